@@ -1,0 +1,80 @@
+"""bayeswise: a PyTorch model that says how sure it is.
+
+This is the contents page; names are loaded when they are first used, so that the command line starts fast.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "fit": "fitting",
+    "load": "storage",
+    "BALI": "methods",
+    "MAP": "methods",
+    "METHODS": "methods",
+    "Gaussian": "likelihoods",
+    "Categorical": "likelihoods",
+    "Bernoulli": "likelihoods",
+    "FanIn": "priors",
+    "Isotropic": "priors",
+    "Cosine": "methods.schedules",
+    "Constant": "methods.schedules",
+    "StepDecay": "methods.schedules",
+    "Deterministic": "methods.forward",
+    "WeightNoise": "methods.forward",
+    "LocalReparametrisation": "methods.forward",
+    "Predictive": "predictive",
+    "Posterior": "posterior",
+    "EarlyStopping": "training",
+    "Checkpoints": "training",
+    "BayesianRegressor": "estimators",
+    "BayesianClassifier": "estimators",
+    "metrics": "metrics",
+}
+
+__all__ = [*_WHERE, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name when it is first asked for."""
+    if name not in _WHERE:
+        raise AttributeError(f"module 'bayeswise' has no attribute {name!r}")
+    module = import_module(f"bayeswise.{_WHERE[name]}")
+    value = module if name == "metrics" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """The contents."""
+    return sorted(__all__)
+
+
+if TYPE_CHECKING:
+    from bayeswise import metrics as metrics
+    from bayeswise.estimators import BayesianClassifier as BayesianClassifier
+    from bayeswise.estimators import BayesianRegressor as BayesianRegressor
+    from bayeswise.fitting import fit as fit
+    from bayeswise.likelihoods import Bernoulli as Bernoulli
+    from bayeswise.likelihoods import Categorical as Categorical
+    from bayeswise.likelihoods import Gaussian as Gaussian
+    from bayeswise.methods import BALI as BALI
+    from bayeswise.methods import MAP as MAP
+    from bayeswise.methods import METHODS as METHODS
+    from bayeswise.methods.forward import Deterministic as Deterministic
+    from bayeswise.methods.forward import LocalReparametrisation as LocalReparametrisation
+    from bayeswise.methods.forward import WeightNoise as WeightNoise
+    from bayeswise.methods.schedules import Constant as Constant
+    from bayeswise.methods.schedules import Cosine as Cosine
+    from bayeswise.methods.schedules import StepDecay as StepDecay
+    from bayeswise.posterior import Posterior as Posterior
+    from bayeswise.predictive import Predictive as Predictive
+    from bayeswise.priors import FanIn as FanIn
+    from bayeswise.priors import Isotropic as Isotropic
+    from bayeswise.storage import load as load
+    from bayeswise.training import Checkpoints as Checkpoints
+    from bayeswise.training import EarlyStopping as EarlyStopping

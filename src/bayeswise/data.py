@@ -1,0 +1,153 @@
+"""The training rows, in whatever form they come: a pair of arrays, a Dataset or a DataLoader.
+
+Every form is prepared at the door (checked, moved, in the network's units) and can be gone through again in
+the same order: epoch by epoch, from any position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from bayeswise.randomness import derived_seed
+
+BATCH = 1024
+Batch = tuple[Tensor, Tensor]
+Prepare = Callable[[Any, Any], Batch]
+
+
+@dataclass(frozen=True, eq=False)
+class TensorRows:
+    """Rows in memory: x (…, N, …) and y (…, N[, O]), `lead` of whose dimensions are members."""
+
+    x: Tensor
+    y: Tensor
+    batch_size: int
+    lead: int = 0
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        return self.x.shape[self.lead]
+
+    @property
+    def example(self) -> Batch:
+        """The first rows."""
+        return self._rows(torch.arange(min(self.batch_size, self.n)))
+
+    def epoch(self, epoch: int, seed: int, start: int = 0) -> Iterator[Batch]:
+        """Shuffled batches from position `start` on; a last incomplete batch is left out."""
+        if self.batch_size >= self.n:
+            yield from islice([(self.x, self.y)], start, None)
+            return
+        order = torch.randperm(self.n, generator=Generator().manual_seed(derived_seed(seed, epoch)))
+        for rows in list(order.split(self.batch_size))[start : self.n // self.batch_size]:
+            yield self._rows(rows)
+
+    def ordered(self) -> Iterator[Batch]:
+        """Every row once, in order."""
+        for rows in torch.arange(self.n).split(self.batch_size):
+            yield self._rows(rows)
+
+    def _rows(self, rows: Tensor) -> Batch:
+        rows = rows.to(self.x.device)
+        return self.x.index_select(self.lead, rows), self.y.index_select(self.lead, rows)
+
+
+@dataclass(frozen=True, eq=False)
+class LoaderRows:
+    """Rows from a DataLoader; its order comes from the seed and the epoch, not from the global generator."""
+
+    loader: DataLoader
+    prepare: Prepare
+
+    @cached_property
+    def n(self) -> int:
+        """The number of rows that one pass yields."""
+        sampler = getattr(self.loader, "sampler", None)
+        try:
+            return len(sampler)  # type: ignore[arg-type]
+        except TypeError:
+            return sum(x.shape[0] for x, _ in self.ordered())
+
+    @cached_property
+    def example(self) -> Batch:
+        """The first batch."""
+        batch = next(iter(self.epoch(0, 0)), None)
+        if batch is None:
+            raise ValueError("the DataLoader yields no batch; give it at least one row")
+        return batch
+
+    def epoch(self, epoch: int, seed: int, start: int = 0) -> Iterator[Batch]:
+        """The loader's batches from position `start` on; earlier ones are fetched and dropped."""
+        lent = LentGenerators(self.loader, derived_seed(seed, epoch))
+        with lent:
+            batches = enumerate(self.loader)
+        while True:
+            with lent:
+                index, batch = next(batches, (-1, None))
+            if index < 0:
+                return
+            if index >= start:
+                yield self._checked(batch, index)
+
+    def ordered(self) -> Iterator[Batch]:
+        """One pass in the loader's own order."""
+        return self.epoch(0, 0)
+
+    def _checked(self, batch: Any, index: int) -> Batch:
+        if not isinstance(batch, Sequence) or isinstance(batch, str) or len(batch) != 2:
+            raise ValueError(
+                f"batch {index} is a {type(batch).__name__}; a DataLoader must yield pairs (x, y)"
+            )
+        try:
+            return self.prepare(*batch)
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"batch {index}: {error}") from None
+
+
+class LentGenerators:
+    """The generators a loader uses, global and own, with a state of ours while batches are fetched.
+
+    Entering brings our state, leaving keeps it for the next time and puts the user's back.
+    """
+
+    def __init__(self, loader: DataLoader, seed: int) -> None:
+        """Fresh states from a seed."""
+        sampler = getattr(loader, "sampler", None)
+        own = [getattr(loader, "generator", None), getattr(sampler, "generator", None)]
+        self._own = list({id(g): g for g in own if isinstance(g, Generator)}.values())
+        fresh = Generator().manual_seed(seed).get_state()
+        self._inside = [fresh] + [Generator(g.device).manual_seed(seed).get_state() for g in self._own]
+        self._outside: list[Tensor] = []
+
+    def __enter__(self) -> None:
+        """Bring our states."""
+        self._outside = self._swap(self._inside)
+
+    def __exit__(self, *error: object) -> None:
+        """Put the user's states back."""
+        self._inside = self._swap(self._outside)
+
+    def _swap(self, states: list[Tensor]) -> list[Tensor]:
+        before = [torch.get_rng_state()] + [g.get_state() for g in self._own]
+        torch.set_rng_state(states[0])
+        for generator, state in zip(self._own, states[1:], strict=True):
+            generator.set_state(state)
+        return before
+
+
+Rows = TensorRows | LoaderRows
+
+
+def as_loader(dataset: Dataset, batch_size: int | None) -> DataLoader:
+    """A shuffling loader for a map-style dataset, an ordered one for a stream."""
+    sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    return DataLoader(dataset, batch_size=batch_size or BATCH, shuffle=sized)

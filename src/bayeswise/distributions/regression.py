@@ -1,0 +1,104 @@
+"""The sufficient statistics of a multivariate linear regression: a vector space."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bayeswise.linalg import gram
+
+
+@dataclass(frozen=True)
+class RegressionStats:
+    """Sums over the rows of a regression y ≈ x W, which add and scale.
+
+    They are held as one matrix, [x y]ᵀ[x y], because that is what a posterior factorises. A prior is a value
+    of the same type: its pseudo-data.
+    """
+
+    joint: Tensor  # (…, I+O, I+O), symmetric
+    n: Tensor  # (…,) number of rows, need not be whole
+    inputs: int  # I
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor) -> RegressionStats:
+        """The statistics of rows x (…, R, I) and targets y (…, R, O)."""
+        rows = torch.cat([x, y], -1)  # (…, R, I+O)
+        n = torch.full(x.shape[:-2], float(x.shape[-2]), dtype=torch.float64, device=x.device)
+        return cls(gram(rows), n, x.shape[-1])
+
+    @classmethod
+    def prior(cls, variance: float, scale: Tensor, dof: float, inputs: int) -> RegressionStats:
+        """The pseudo-data of W | Σ ~ MN(0, variance·I, Σ), Σ ~ IW(scale, dof), scale (…, O, O)."""
+        outputs = scale.shape[-1]
+        joint = scale.new_zeros(*scale.shape[:-2], inputs + outputs, inputs + outputs)
+        joint[..., :inputs, :inputs] = torch.eye(inputs, dtype=scale.dtype, device=scale.device) / variance
+        joint[..., inputs:, inputs:] = scale
+        n = torch.full(scale.shape[:-2], float(dof), dtype=torch.float64, device=scale.device)
+        return cls(joint, n, inputs)
+
+    @property
+    def outputs(self) -> int:
+        """O."""
+        return self.joint.shape[-1] - self.inputs
+
+    @property
+    def xx(self) -> Tensor:
+        """XᵀX (…, I, I)."""
+        return self.joint[..., : self.inputs, : self.inputs]
+
+    @property
+    def xy(self) -> Tensor:
+        """XᵀY (…, I, O)."""
+        return self.joint[..., : self.inputs, self.inputs :]
+
+    @property
+    def yy(self) -> Tensor:
+        """YᵀY (…, O, O)."""
+        return self.joint[..., self.inputs :, self.inputs :]
+
+    def __add__(self, other: RegressionStats) -> RegressionStats:
+        """The statistics of both sets of rows."""
+        return RegressionStats(self.joint + other.joint, self.n + other.n, self.inputs)
+
+    def __sub__(self, other: RegressionStats) -> RegressionStats:
+        """The statistics without those rows."""
+        return self + (-1.0) * other
+
+    def __mul__(self, weight: float) -> RegressionStats:
+        """Every row counts `weight` times."""
+        return RegressionStats(self.joint * weight, self.n * weight, self.inputs)
+
+    __rmul__ = __mul__
+
+    def move_(self, rate: float, other: RegressionStats, weight: float) -> RegressionStats:
+        """(1 - rate)·self + rate·weight·other, in place: self is consumed."""
+        joint = self.joint.mul_(1 - rate).add_(other.joint, alpha=rate * weight)
+        n = self.n.mul_(1 - rate).add_(other.n, alpha=rate * weight)
+        return RegressionStats(joint, n, self.inputs)
+
+
+@dataclass(frozen=True)
+class DiagonalPrior:
+    """The pseudo-data of W | Σ ~ MN(0, variance·I, Σ), Σ ~ IW(scale·I, dof), kept as four numbers."""
+
+    variance: float  # of R0
+    scale: float  # of U0
+    dof: float  # u0
+    inputs: int
+    outputs: int
+
+    def __add__(self, data: RegressionStats) -> RegressionStats:
+        """Prior and data together, without a dense prior."""
+        joint = data.joint.clone()
+        diagonal = joint.diagonal(dim1=-2, dim2=-1)
+        diagonal[..., : self.inputs] += 1 / self.variance
+        diagonal[..., self.inputs :] += self.scale
+        return RegressionStats(joint, data.n + self.dof, self.inputs)
+
+    def stats(self) -> RegressionStats:
+        """The same as dense statistics."""
+        scale = self.scale * torch.eye(self.outputs, dtype=torch.float64)
+        return RegressionStats.prior(self.variance, scale, self.dof, self.inputs)

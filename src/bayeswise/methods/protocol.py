@@ -1,0 +1,85 @@
+"""What a method is: four verbs on a frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from torch import Generator, Tensor
+
+from bayeswise.posterior import Posterior
+from bayeswise.problem import Problem
+
+Batch = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The plan of a method that trains: n steps over reshuffled data."""
+
+    n: int
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The plan of a method that looks: every row once, in order, n times."""
+
+    n: int
+
+
+Plan = Steps | Passes
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a person may want to plot of a step; nothing is computed before it is asked for."""
+
+    log_lik: Tensor  # the mean over the batch, (…,) in the network's units
+    details: Callable[[], Mapping[str, float]] = field(default=dict)
+
+
+class Data(Protocol):
+    """The training rows, prepared: they can be iterated again."""
+
+    @property
+    def n(self) -> int:
+        """The number of rows."""
+        ...
+
+    @property
+    def example(self) -> Batch:
+        """One batch."""
+        ...
+
+    def ordered(self) -> Iterator[Batch]:
+        """Every row once, in order."""
+        ...
+
+
+S = TypeVar("S")
+
+
+class Method(Protocol[S]):
+    """How a posterior is found. Fields are hyper-parameters; a state holds tensors only."""
+
+    @property
+    def standardises(self) -> bool:
+        """Whether regression targets may be standardised: not for a model trained in its own units."""
+        ...
+
+    def plan(self, problem: Problem) -> Plan:
+        """How the data are to be gone through."""
+        ...
+
+    def init(self, problem: Problem, data: Data, rng: Generator) -> S:
+        """The state before the first step."""
+        ...
+
+    def step(self, problem: Problem, state: S, batch: Batch, rng: Generator) -> tuple[S, Info]:
+        """One step; it consumes its state: who wants the old one clones it."""
+        ...
+
+    def posterior(self, problem: Problem, state: S, data: Data) -> Posterior:
+        """What is known after these steps; may pass over the data again."""
+        ...

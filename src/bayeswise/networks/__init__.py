@@ -1,0 +1,26 @@
+"""All that knows `nn.Module` and nothing that knows Bayes."""
+
+from bayeswise.networks.discovery import discover
+from bayeswise.networks.network import Network, Params, Select, compute_dtype, evaluating, in_mode, unwrap
+from bayeswise.networks.signals import LayerSignal, LocalNoise, Signals, call_shapes, layer_signals
+from bayeswise.networks.views import VIEWS, LayerView, LinearView, view_of
+
+__all__ = [
+    "VIEWS",
+    "LayerSignal",
+    "LayerView",
+    "LinearView",
+    "LocalNoise",
+    "Network",
+    "Params",
+    "Select",
+    "Signals",
+    "call_shapes",
+    "compute_dtype",
+    "discover",
+    "evaluating",
+    "in_mode",
+    "layer_signals",
+    "unwrap",
+    "view_of",
+]

@@ -1,0 +1,134 @@
+"""A module as a pure function of its parameters, and which of its layers a method may see as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from bayeswise.networks.views import LayerView, view_of
+
+Params = dict[str, Tensor]
+Select = Callable[[str, nn.Module], bool] | Iterable[str] | None
+
+
+@contextmanager
+def in_mode(module: nn.Module, training: bool) -> Iterator[None]:
+    """Run with every submodule in train or eval mode; each one's own mode comes back, whatever happens."""
+    changed = [m for m in module.modules() if m.training != training]
+    for m in changed:
+        m.training = training
+    try:
+        yield
+    finally:
+        for m in changed:
+            m.training = not training
+
+
+def evaluating(module: nn.Module) -> AbstractContextManager[None]:
+    """Run in eval mode."""
+    return in_mode(module, False)
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """The module that `torch.compile` wrapped, or the module itself."""
+    return getattr(module, "_orig_mod", module)
+
+
+def compute_dtype(x: Tensor, module: nn.Module) -> torch.dtype:
+    """Floating inputs decide; half precision is computed in float32; other inputs leave it to the module."""
+    own = next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+    dtype = x.dtype if x.is_floating_point() else own
+    return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+
+
+def as_rows(out: Tensor, lead: int = 0) -> Tensor:
+    """A module's output as (…, B, O)."""
+    if out.dim() == lead + 1:
+        return out[..., None]
+    if out.dim() == lead + 2:
+        return out
+    raise ValueError(
+        f"the model's output for a batch has shape {tuple(out.shape[lead:])}; (B,) or (B, O) is needed: "
+        "flatten it in the model's forward"
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A module, the layers chosen for inference in the order of their first call, and all else as it is."""
+
+    module: nn.Module
+    layers: tuple[LayerView, ...]
+    constants: Params  # parameters of no chosen layer, and all buffers
+    dtype: torch.dtype  # what the network computes in
+    outputs: int  # O
+    output_layer: str | None  # the layer whose output is the module's output, if there is one
+    vectorised: bool  # members by vmap, else one after another
+    shapes: dict[torch.Size, dict[str, list[torch.Size]]] = field(
+        default_factory=dict
+    )  # a cache, by batch shape
+
+    @property
+    def device(self) -> torch.device:
+        """Where the module is."""
+        return next((p.device for p in self.module.parameters()), torch.device("cpu"))
+
+    @property
+    def fixed(self) -> dict[str, int]:
+        """The parameters that belong to no chosen layer, with their sizes."""
+        own = dict(self.module.named_parameters())
+        return {name: own[name].numel() for name in self.constants if name in own}
+
+    def layer_parameters(self) -> Params:
+        """The module's present values of the chosen layers' parameters: copies."""
+        own = dict(self.module.named_parameters())
+        names = [name for layer in self.layers for name in layer.parameters]
+        return {name: own[name].detach().to(self.dtype, copy=True) for name in names}
+
+    def __call__(self, params: Params, x: Tensor, lead: int = 0, x_lead: int = 0) -> Tensor:
+        """Outputs (…, B, O) for parameters with `lead` leading dimensions; the last `x_lead` are also x's."""
+        if lead == 0:
+            return as_rows(functional_call(self.module, (params, self.constants), (x,)))
+        step = 0 if x_lead == lead else None
+
+        def inner(p: Params, rows: Tensor) -> Tensor:
+            return self(p, rows, lead - 1, x_lead - 1 if step == 0 else x_lead)
+
+        if self.vectorised:
+            return vmap(inner, in_dims=(0, step))(params, x)
+        size = next(iter(params.values())).shape[0]
+        rows = x.unbind(0) if step == 0 else [x] * size
+        return torch.stack([inner({k: v[i] for k, v in params.items()}, rows[i]) for i in range(size)])
+
+
+def choose_layers(module: nn.Module, select: Select) -> dict[str, LayerView]:
+    """All layers that a view knows and the user selected, by name."""
+    modules = dict(module.named_modules())
+    views = {name: view for name, m in modules.items() if (view := view_of(name, m)) is not None}
+    if select is None:
+        return _untied(views, modules)
+    if callable(select):
+        return _untied({n: v for n, v in views.items() if select(n, modules[n])}, modules)
+    wanted = [select] if isinstance(select, str) else list(select)
+    unknown = [name for name in wanted if name not in views]
+    if unknown:
+        raise ValueError(f"select names {unknown[0]!r}, which is no supported layer; there are {list(views)}")
+    return _untied({name: views[name] for name in wanted}, modules)
+
+
+def _untied(views: dict[str, LayerView], modules: dict[str, nn.Module]) -> dict[str, LayerView]:
+    owner: dict[int, str] = {}
+    for name in views:
+        for parameter in modules[name].parameters(recurse=False):
+            other = owner.setdefault(id(parameter), name)
+            if other != name:
+                raise ValueError(
+                    f'layers "{other}" and "{name}" share a parameter, which layerwise inference does not '
+                    "support: untie them, or use one layer twice, or pass select=… to leave both out"
+                )
+    return views

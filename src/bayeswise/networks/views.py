@@ -1,0 +1,103 @@
+"""Layer views: a layer seen as the linear map z = x W of rows, whatever its own shape is.
+
+A view is the extension point for layer types: register a function in `VIEWS` and every layerwise method
+can train the layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class LayerView(Protocol):
+    """How one layer becomes rows: x (…, R, I) with its column of ones, W (…, I, O), z = x W."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def inputs(self) -> int: ...
+    @property
+    def outputs(self) -> int: ...
+    @property
+    def parameters(self) -> tuple[str, ...]: ...
+    def rows(self, x: Tensor, lead: int) -> Tensor: ...
+    def output_rows(self, z: Tensor, lead: int) -> Tensor: ...
+    def unrows(self, rows: Tensor, like: Tensor) -> Tensor: ...
+    def matrix(self, parameters: dict[str, Tensor]) -> Tensor: ...
+    def split(self, matrix: Tensor) -> dict[str, Tensor]: ...
+
+
+@dataclass(frozen=True)
+class LinearView:
+    """`nn.Linear`: W is torch's weight transposed, with the bias as its last row.
+
+    `lead` says how many leading dimensions are members; all others but the last are rows.
+    """
+
+    name: str
+    features: int
+    outputs: int
+    bias: bool
+
+    @property
+    def inputs(self) -> int:
+        """I: the features, and the column of ones where there is a bias."""
+        return self.features + self.bias
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """The names of the module's parameters that this layer owns."""
+        names = ("weight", "bias") if self.bias else ("weight",)
+        return tuple(f"{self.name}.{name}" if self.name else name for name in names)
+
+    def rows(self, x: Tensor, lead: int) -> Tensor:
+        """The layer's input as rows (…, R, I)."""
+        flat = x.flatten(lead, -2) if x.dim() - lead > 2 else x.reshape(*x.shape[:lead], -1, self.features)
+        return torch.cat([flat, flat.new_ones(*flat.shape[:-1], 1)], -1) if self.bias else flat
+
+    def output_rows(self, z: Tensor, lead: int) -> Tensor:
+        """The layer's output as rows (…, R, O)."""
+        return z.flatten(lead, -2) if z.dim() - lead > 2 else z.reshape(*z.shape[:lead], -1, self.outputs)
+
+    def unrows(self, rows: Tensor, like: Tensor) -> Tensor:
+        """Rows (…, R, O) in the shape of the layer's output `like`."""
+        return rows.reshape(like.shape)
+
+    def matrix(self, parameters: dict[str, Tensor]) -> Tensor:
+        """W (…, I, O) from the module's own parameters."""
+        weight = parameters[self.parameters[0]].mT
+        return torch.cat([weight, parameters[self.parameters[1]][..., None, :]], -2) if self.bias else weight
+
+    def split(self, matrix: Tensor) -> dict[str, Tensor]:
+        """The module's own parameters from W (…, I, O)."""
+        if not self.bias:
+            return {self.parameters[0]: matrix.mT}
+        weight, bias = self.parameters
+        return {weight: matrix[..., :-1, :].mT, bias: matrix[..., -1, :]}
+
+
+def linear_view(name: str, module: nn.Module) -> LinearView | None:
+    """The view of a plain `nn.Linear`; None where a subclass or parametrisation changes what it computes."""
+    if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
+        return None
+    own = dict(module.named_parameters(recurse=False))
+    if "weight" not in own or (module.bias is not None and "bias" not in own):
+        return None
+    return LinearView(name, module.in_features, module.out_features, module.bias is not None)
+
+
+VIEWS: list[Callable[[str, nn.Module], LayerView | None]] = [linear_view]
+
+
+def view_of(name: str, module: nn.Module) -> LayerView | None:
+    """The first registered view that knows this module."""
+    for make in VIEWS:
+        view = make(name, module)
+        if view is not None:
+            return view
+    return None

@@ -1,0 +1,32 @@
+"""Explicit generators, and the one way to lend them to code that knows only the global one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Generator
+
+SEED_LIMIT = 2**63 - 1
+
+
+def derived_seed(seed: int, *path: int) -> int:
+    """A seed for one purpose, far from the seeds of all other purposes."""
+    rng = Generator().manual_seed(seed % SEED_LIMIT)
+    for number in path:
+        mixed = int(torch.randint(SEED_LIMIT, (), generator=rng)) ^ (number * 0x9E3779B97F4A7C15 % SEED_LIMIT)
+        rng = Generator().manual_seed(mixed % SEED_LIMIT)
+    return int(torch.randint(SEED_LIMIT, (), generator=rng))
+
+
+@contextmanager
+def global_rng(seed: int | None = None) -> Iterator[None]:
+    """Save the global generator, seed it if asked to, and put it back, whatever happens."""
+    state = torch.get_rng_state()
+    try:
+        if seed is not None:
+            torch.manual_seed(seed)
+        yield
+    finally:
+        torch.set_rng_state(state)

@@ -1,0 +1,137 @@
+"""Distributions over the parameters of a network: what a posterior draws from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Generator, Tensor
+
+from bayeswise.distributions import MatrixNormalInverseWishart
+from bayeswise.networks import Network, Params
+
+
+class WeightDistribution(Protocol):
+    """A distribution over the chosen layers' parameters and the noise of a Gaussian likelihood."""
+
+    def sample(self, n: int, network: Network, rng: Generator) -> tuple[Params, Tensor | None]:
+        """Parameters (n, …) and, where it is drawn with them, the noise covariance (n, …, O, O)."""
+        ...
+
+    def noise(self) -> Tensor | None:
+        """The noise covariance (…, O, O) of all draws, None where it is drawn or there is none."""
+        ...
+
+    def config(self) -> dict[str, Any]:
+        """What `restore` needs beside the tensors, as JSON."""
+        ...
+
+    def tensors(self) -> dict[str, Tensor]:
+        """All numbers, by name."""
+        ...
+
+
+@dataclass(frozen=True)
+class Point:
+    """All mass on one value: what MAP finds."""
+
+    params: Params
+    covariance: Tensor | None  # (…, O, O)
+
+    def sample(self, n: int, network: Network, rng: Generator) -> tuple[Params, Tensor | None]:
+        """The same parameters n times."""
+        return {name: value.expand(n, *value.shape) for name, value in self.params.items()}, None
+
+    def noise(self) -> Tensor | None:
+        """The noise covariance."""
+        return self.covariance
+
+    def config(self) -> dict[str, Any]:
+        """Nothing but the kind."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters under their own names."""
+        noise = {} if self.covariance is None else {"noise": self.covariance}
+        return {f"params/{name}": value for name, value in self.params.items()} | noise
+
+    @classmethod
+    def restore(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Point:
+        """The inverse of `config` and `tensors`."""
+        params = {k.removeprefix("params/"): v for k, v in tensors.items() if k.startswith("params/")}
+        return cls(params, tensors.get("noise"))
+
+
+@dataclass(frozen=True)
+class Layerwise:
+    """Independent matrix-normal inverse-Wishart layers, with Σ at its mode."""
+
+    layers: dict[str, MatrixNormalInverseWishart]
+    noise_layer: str | None = None  # the layer whose Σ is the noise of the likelihood
+    residual: MatrixNormalInverseWishart | None = None  # the noise by itself, where no layer has it
+
+    def sample(self, n: int, network: Network, rng: Generator) -> tuple[Params, Tensor | None]:
+        """Parameters of n networks."""
+        params: Params = {}
+        for view in network.layers:
+            params |= view.split(self.layers[view.name].sample(n, rng, dtype=network.dtype))
+        return params, None
+
+    def noise(self) -> Tensor | None:
+        """Σ at its mode."""
+        source = self._noise_source()
+        return None if source is None else source.noise
+
+    def config(self) -> dict[str, Any]:
+        """The inputs of each layer, and where the noise comes from."""
+        inputs = {name: layer.inputs for name, layer in self.layers.items()}
+        return {"inputs": inputs, "noise_layer": self.noise_layer, "residual": self.residual is not None}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Factors, degrees of freedom and jitter of every layer."""
+        named = {f"layers/{name}": layer for name, layer in self.layers.items()}
+        if self.residual is not None:
+            named["residual"] = self.residual
+        return {f"{name}/{part}": getattr(q, part) for name, q in named.items() for part in PARTS}
+
+    @classmethod
+    def restore(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Layerwise:
+        """The inverse of `config` and `tensors`."""
+
+        def layer(name: str, inputs: int) -> MatrixNormalInverseWishart:
+            return MatrixNormalInverseWishart(inputs=inputs, **{p: tensors[f"{name}/{p}"] for p in PARTS})
+
+        layers = {name: layer(f"layers/{name}", inputs) for name, inputs in config["inputs"].items()}
+        return cls(layers, config["noise_layer"], layer("residual", 0) if config["residual"] else None)
+
+    def _noise_source(self) -> MatrixNormalInverseWishart | None:
+        return self.residual if self.noise_layer is None else self.layers[self.noise_layer]
+
+
+@dataclass(frozen=True)
+class LayerwiseDrawn(Layerwise):
+    """The same with Σ drawn from its inverse-Wishart together with the weights."""
+
+    def sample(self, n: int, network: Network, rng: Generator) -> tuple[Params, Tensor | None]:
+        """Parameters of n networks, each with its own noise covariance (n, …, O, O)."""
+        params: Params = {}
+        noise_factor = None if self.residual is None else self.residual.draw_noise_factor(n, rng)
+        for view in network.layers:
+            layer = self.layers[view.name]
+            factor = layer.draw_noise_factor(n, rng)  # (n, …, O, O)
+            params |= view.split(layer.sample(n, rng, factor, network.dtype))
+            noise_factor = factor if view.name == self.noise_layer else noise_factor
+        return params, None if noise_factor is None else noise_factor @ noise_factor.mT
+
+    def noise(self) -> Tensor | None:
+        """None: every draw has its own."""
+        return None
+
+
+PARTS = ("factor", "dof", "jitter")
+KINDS: dict[str, type[Point] | type[Layerwise]] = {
+    "point": Point,
+    "layerwise": Layerwise,
+    "layerwise_drawn": LayerwiseDrawn,
+}

@@ -1,0 +1,79 @@
+"""Products, solves, log-determinants and the multivariate gamma function against their definitions."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from bayeswise.linalg import gram, logdet, multidigamma, multigammaln, solve_lower, solve_lower_t
+
+
+def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def lower(*shape: int) -> Tensor:
+    return normal(*shape, shape[-1]).tril() + 3 * torch.eye(shape[-1], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("n", [1, 5, 255, 256, 300, 384, 385])
+def test_gram_is_the_product_and_symmetric(n: int) -> None:
+    rows = normal(2, 7, n)
+    got = gram(rows)
+    torch.testing.assert_close(got, torch.einsum("kri,krj->kij", rows, rows), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(got, got.mT, rtol=0, atol=1e-13)
+
+
+def test_wide_gram_is_exactly_symmetric_off_its_diagonal_blocks() -> None:
+    got = gram(normal(7, 300, dtype=torch.float32))
+    assert got.dtype == torch.float32
+    assert torch.equal(got[:128, 128:], got[128:, :128].mT)
+    assert torch.equal(got[:256, 256:], got[256:, :256].mT)
+
+
+def test_gram_of_no_rows_is_zero() -> None:
+    assert torch.equal(gram(torch.empty(0, 300)), torch.zeros(300, 300))
+
+
+def test_solves_with_leading_dimensions() -> None:
+    factor, b = lower(2, 5), normal(11, 2, 5, 3, seed=1)
+    forward, backward = solve_lower(factor, b), solve_lower_t(factor, b)
+    torch.testing.assert_close(factor @ forward, b, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(factor.mT @ backward, b, rtol=1e-12, atol=1e-12)
+
+
+def test_logdet_is_that_of_the_product() -> None:
+    factor = lower(2, 5)
+    want = torch.linalg.slogdet(factor @ factor.mT)[1]
+    torch.testing.assert_close(logdet(factor), want, rtol=1e-12, atol=0)
+
+
+def test_logdet_does_not_overflow() -> None:
+    factor = 1e30 * torch.eye(40)
+    assert logdet(factor).item() == pytest.approx(2 * 40 * math.log(1e30), rel=1e-6)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 6])
+def test_multigammaln_obeys_its_recursion_to_the_scalar_function(dim: int) -> None:
+    a = 3.1
+    want = math.lgamma(a)  # Γ_d(a) = π^((d-1)/2) Γ(a) Γ_{d-1}(a - 1/2)
+    for j in range(1, dim):
+        want += j / 2 * math.log(math.pi) + math.lgamma(a - j / 2)
+    got = multigammaln(torch.tensor([a, a], dtype=torch.float64), dim)
+    assert got.tolist() == pytest.approx([want, want], rel=1e-13)
+
+
+def test_multigammaln_of_two_dimensions_obeys_the_duplication_formula() -> None:
+    # Γ_2(n) = π^(1/2) Γ(n) Γ(n - 1/2) = π 2^(2-2n) Γ(2n - 1)
+    for n in (2, 3, 7):
+        want = math.log(math.pi) + (2 - 2 * n) * math.log(2) + math.lgamma(2 * n - 1)
+        got = multigammaln(torch.tensor(float(n), dtype=torch.float64), 2)
+        assert got.item() == pytest.approx(want, rel=1e-13)
+
+
+@pytest.mark.parametrize("dim", [1, 3])
+def test_multidigamma_is_the_derivative_of_multigammaln(dim: int) -> None:
+    a = torch.tensor([2.3, 9.7, 400.0], dtype=torch.float64, requires_grad=True)
+    (slope,) = torch.autograd.grad(multigammaln(a, dim).sum(), a)
+    torch.testing.assert_close(multidigamma(a.detach(), dim), slope, rtol=1e-12, atol=0)

@@ -1,0 +1,341 @@
+"""Predictions against the mixture written out by hand, brute-force quantiles, and closed forms."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from torch import Tensor
+from torch import distributions as td
+
+from bayeswise import predictive as predictive_module
+from bayeswise.likelihoods import Bernoulli, Categorical, Gaussian
+from bayeswise.predictive import KeptDraws, Predictive, mixture_quantile
+
+S, K, B, O = 11, 2, 7, 3  # noqa: E741
+F64 = torch.float64
+close = torch.testing.assert_close
+
+
+def covariance(rng, *leading, outputs=O):
+    a = torch.randn(*leading, outputs, outputs, generator=rng, dtype=F64)
+    return a @ a.mT + 0.3 * torch.eye(outputs, dtype=F64)
+
+
+def outputs_of(rng, *shape):
+    return 1.5 * torch.randn(*shape, generator=rng, dtype=F64)
+
+
+@dataclass(frozen=True, eq=False)
+class CountedDraws:
+    """Draws that are computed again at every pass, in blocks of some rows."""
+
+    f: Tensor
+    rows: tuple[int, ...] = (3, 1, 3)
+    passes: list[int] = field(default_factory=list)
+    kept = False
+
+    def blocks(self) -> Iterator[Tensor]:
+        self.passes.append(1)
+        yield from self.f.split(list(self.rows), -2)
+
+
+NOISES = {"variance": 0.7, "shared": (), "members": (K,), "draws": (S, K)}
+noises = pytest.mark.parametrize("leading", NOISES.values(), ids=NOISES.keys())
+
+
+def noise_of(rng, leading):
+    return leading if isinstance(leading, float) else covariance(rng, *leading)
+
+
+def whole_noise(noise):
+    noise = noise * torch.eye(O, dtype=F64) if isinstance(noise, float) else noise
+    return noise.expand(S, K, O, O)
+
+
+@noises
+def test_regression_moments_by_hand(rng, leading):
+    f, noise = outputs_of(rng, S, K, B, O), noise_of(rng, leading)
+    prediction = Gaussian(noise).predictive(f)
+    variances = whole_noise(noise).diagonal(dim1=-2, dim2=-1)[:, :, None]  # (S, K, 1, O)
+    second = (f.square() + variances).mean(0)
+    close(prediction.mean, f.mean(0), rtol=1e-12, atol=1e-12)
+    close(prediction.variance, second - f.mean(0).square(), rtol=1e-10, atol=1e-12)
+    close(
+        prediction.epistemic.square() + prediction.aleatoric.square(),
+        prediction.std.square(),
+        rtol=1e-12,
+        atol=0,
+    )
+    close(prediction.aleatoric.square(), variances.mean(0).expand(K, B, O), rtol=1e-12, atol=0)
+
+
+@noises
+def test_regression_density_by_hand(rng, leading):
+    f, noise = outputs_of(rng, S, K, B, O), noise_of(rng, leading)
+    y = outputs_of(rng, B, O)
+    prediction = Gaussian(noise).predictive(f)
+    components = td.MultivariateNormal(f, whole_noise(noise)[:, :, None])
+    close(prediction.log_prob(y), components.log_prob(y).exp().mean(0).log(), rtol=1e-10, atol=1e-10)
+    close(prediction.distribution().log_prob(y), prediction.log_prob(y), rtol=1e-10, atol=1e-10)
+    close(prediction.distribution().mean, prediction.mean, rtol=1e-10, atol=1e-10)
+
+
+@noises
+def test_regression_information_by_hand(rng, leading):
+    f, noise = outputs_of(rng, S, K, B, O), noise_of(rng, leading)
+    y = outputs_of(rng, B, O)
+    prediction = Gaussian(noise).predictive(f)
+    d = f - f.mean(0)
+    total = torch.einsum("skbi,skbj->kbij", d, d) / S + whole_noise(noise).mean(0)[:, None]
+    matched = td.MultivariateNormal(f.mean(0), total)
+    close(prediction.log_prob_gaussian(y), matched.log_prob(y), rtol=1e-10, atol=1e-10)
+    close(prediction.entropy(), matched.entropy(), rtol=1e-10, atol=1e-10)
+    single = td.MultivariateNormal(torch.zeros(O, dtype=F64), whole_noise(noise)).entropy().mean(0)  # (K,)
+    close(prediction.mutual_information(), matched.entropy() - single[:, None], rtol=1e-10, atol=1e-10)
+    assert (prediction.mutual_information() > 0).all()
+
+
+@noises
+def test_quantiles_invert_the_mixture(rng, leading):
+    f, noise = outputs_of(rng, S, K, B, O), noise_of(rng, leading)
+    prediction = Gaussian(noise).predictive(f)
+    stds = whole_noise(noise).diagonal(dim1=-2, dim2=-1).sqrt()[:, :, None]
+    for q in (1e-9, 0.05, 0.5, 0.8, 0.999):
+        level = torch.special.ndtr((prediction.quantile(q) - f) / stds).mean(0)
+        close(level, torch.full_like(level, q), rtol=1e-8, atol=0)
+    low, high = prediction.interval(0.8)
+    close(low, prediction.quantile(0.1), rtol=1e-10, atol=1e-10)
+    close(high, prediction.quantile(0.9), rtol=1e-10, atol=1e-10)
+
+
+def bisected(means: Tensor, stds: Tensor, level: float) -> Tensor:
+    """A slow and simple quantile: 200 halvings."""
+    low, high = (means - 40 * stds).amin(0), (means + 40 * stds).amax(0)
+    for _ in range(200):
+        middle = 0.5 * (low + high)
+        below = torch.special.ndtr((middle - means) / stds).mean(0) < level
+        low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+    return 0.5 * (low + high)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 0.05, 1.0, 30.0])
+@pytest.mark.parametrize("level", [0.001, 0.05, 0.37, 0.5, 0.95])
+def test_quantile_agrees_with_bisection(rng, noise, level):
+    means = torch.randn(S, 300, generator=rng, dtype=F64)
+    means[:, 100:200] = means[:, 100:200].sign() * 5 + 0.1 * means[:, 100:200]  # two modes
+    means[0, 200:] *= 1000  # one far outlier
+    stds = torch.full_like(means, noise)
+    scale = (means.var(0, correction=0) + noise**2).sqrt()
+    error = (mixture_quantile(means, stds, level) - bisected(means, stds, level)).abs() / scale
+    assert error.max().item() < 1e-10
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e30])
+def test_quantile_follows_the_scale(rng, scale):
+    means, stds = (
+        torch.randn(S, B, generator=rng, dtype=F64),
+        torch.rand(S, B, generator=rng, dtype=F64) + 0.1,
+    )
+    usual = mixture_quantile(means, stds, 0.9)
+    close(mixture_quantile(means * scale, stds * scale, 0.9) / scale, usual, rtol=1e-10, atol=1e-10)
+
+
+def test_quantile_of_one_normal_and_of_equal_draws():
+    z = 1.6448536269514722
+    one = mixture_quantile(torch.full((1, 2), 3.0, dtype=F64), torch.full((1, 2), 0.5, dtype=F64), 0.95)
+    many = mixture_quantile(torch.full((S, 2), 3.0, dtype=F64), torch.full((S, 2), 0.5, dtype=F64), 0.95)
+    close(one, torch.full((2,), 3 + 0.5 * z, dtype=F64), rtol=1e-13, atol=0)
+    close(many, torch.full((2,), 3 + 0.5 * z, dtype=F64), rtol=1e-13, atol=0)
+
+
+def test_quantile_with_hardly_any_noise_is_that_of_the_draws():
+    means = torch.arange(5, dtype=F64).unsqueeze(-1)
+    for level, expected in ((0.1, 0.0), (0.3, 1.0), (0.5, 2.0), (0.9, 4.0)):
+        assert mixture_quantile(means, torch.full_like(means, 1e-14), level).item() == pytest.approx(
+            expected, abs=1e-9
+        )
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_float32_predictions_at_extreme_scales(rng, scale):
+    f = torch.randn(S, B, O, generator=rng)
+    y = torch.randn(B, O, generator=rng)
+    noise = covariance(rng)
+    usual = Gaussian(noise).predictive(f)
+    scaled = Gaussian(noise * scale**2).predictive(f * scale)
+    assert scaled.std.dtype == torch.float32
+    for got, expected in zip(scaled.interval(), usual.interval(), strict=True):
+        close(got / scale, expected, rtol=1e-5, atol=1e-5)
+    close(scaled.std / scale, usual.std, rtol=1e-5, atol=0)
+    close(scaled.log_prob(y * scale), usual.log_prob(y) - O * math.log(scale), rtol=1e-5, atol=1e-4)
+    close(scaled.entropy(), usual.entropy() + O * math.log(scale), rtol=1e-5, atol=1e-4)
+    close(scaled.mutual_information(), usual.mutual_information(), rtol=1e-5, atol=1e-6)
+    close(scaled.sample(5) / scale, usual.sample(5), rtol=1e-5, atol=1e-5)
+
+
+def test_equal_draws_have_no_epistemic_part(rng):
+    f = outputs_of(rng, 1, B, O).expand(S, B, O)
+    prediction = Gaussian(covariance(rng)).predictive(f)
+    assert prediction.epistemic.max().item() < 1e-12
+    assert 0 <= prediction.mutual_information().max().item() < 1e-12
+    labels = Categorical().predictive(f)
+    assert 0 <= labels.epistemic.max().item() < 1e-12
+
+
+def test_categorical_by_hand(rng):
+    f = 2 * outputs_of(rng, S, K, B, O)
+    y = torch.randint(O, (B,), generator=rng)
+    prediction = Categorical().predictive(f)
+    p = f.exp() / f.exp().sum(-1, keepdim=True)
+    mean = p.mean(0)
+    close(prediction.mean, mean, rtol=1e-12, atol=1e-12)
+    close(prediction.std, (mean - mean**2).sqrt(), rtol=1e-10, atol=1e-12)
+    entropy, single = -(mean * mean.log()).sum(-1), -(p * p.log()).sum(-1).mean(0)
+    close(prediction.entropy(), entropy, rtol=1e-10, atol=1e-12)
+    close(prediction.aleatoric, single, rtol=1e-10, atol=1e-12)
+    close(prediction.epistemic, entropy - single, rtol=1e-10, atol=1e-12)
+    close(prediction.mutual_information(), prediction.epistemic)
+    close(prediction.log_prob(y), mean[:, torch.arange(B), y].log(), rtol=1e-10, atol=1e-12)
+    close(prediction.distribution().log_prob(y), prediction.log_prob(y), rtol=1e-10, atol=1e-12)
+
+
+def test_bernoulli_by_hand(rng):
+    f = outputs_of(rng, S, K, B, O)
+    y = torch.randint(2, (B, O), generator=rng)
+    prediction = Bernoulli().predictive(f)
+    p = 1 / (1 + (-f).exp())
+    close(prediction.mean, p.mean(0), rtol=1e-12, atol=1e-12)
+    joint = torch.where(y == 1, p, 1 - p).prod(-1).mean(0).log()  # outputs depend through the draw
+    close(prediction.log_prob(y), joint, rtol=1e-10, atol=1e-12)
+    close(prediction.distribution().log_prob(y.to(F64)), joint, rtol=1e-10, atol=1e-12)
+    close(prediction.entropy(), td.Bernoulli(p.mean(0)).entropy().sum(-1), rtol=1e-10, atol=1e-12)
+    close(prediction.aleatoric, td.Bernoulli(p).entropy().sum(-1).mean(0), rtol=1e-10, atol=1e-12)
+    close(prediction.epistemic + prediction.aleatoric, prediction.entropy(), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()])
+@pytest.mark.parametrize("dtype", [torch.float32, F64])
+def test_certain_labels_have_no_entropy(likelihood, dtype):
+    f = torch.tensor([[[1e4, -1e4]]], dtype=dtype).expand(S, 1, 2)
+    prediction = likelihood.predictive(f)
+    assert prediction.mean.tolist() == [[1.0, 0.0]]
+    assert prediction.entropy().item() == 0.0
+    assert prediction.std.tolist() == [[0.0, 0.0]]
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()])
+def test_labels_have_no_intervals(likelihood, rng):
+    prediction = likelihood.predictive(outputs_of(rng, S, B, O))
+    with pytest.raises(TypeError, match="no quantiles or intervals; use mean"):
+        prediction.interval()
+    with pytest.raises(TypeError, match="use log_prob"):
+        prediction.log_prob_gaussian(torch.zeros(B, O) if likelihood.event_dim else torch.zeros(B))
+
+
+@pytest.mark.parametrize("likelihood", [Gaussian(0.3), Categorical(), Bernoulli()])
+def test_blocks_do_not_change_the_answer(likelihood, rng):
+    f = outputs_of(rng, S, K, B, O)
+    y = torch.randint(2, (B, O) if likelihood.event_dim else (B,), generator=rng)
+    whole, blocks = likelihood.predictive(f), Predictive(likelihood, CountedDraws(f))
+    for name in ("mean", "std", "epistemic", "aleatoric", "draws"):
+        close(getattr(blocks, name), getattr(whole, name), rtol=1e-12, atol=1e-14)
+    close(blocks.entropy(), whole.entropy(), rtol=1e-12, atol=1e-14)
+    close(blocks.log_prob(y), whole.log_prob(y), rtol=1e-12, atol=1e-14)
+    assert torch.equal(blocks.sample(5), whole.sample(5))
+    if isinstance(likelihood, Gaussian):
+        close(blocks.interval()[1], whole.interval()[1], rtol=1e-12, atol=1e-14)
+        close(blocks.log_prob_gaussian(y), whole.log_prob_gaussian(y), rtol=1e-12, atol=1e-14)
+
+
+def test_draws_that_are_not_kept_are_passed_over_once_for_all_moments(rng):
+    source = CountedDraws(outputs_of(rng, S, B, O))
+    prediction = Predictive(Gaussian(0.3), source)
+    assert not prediction.kept and "computed again" in repr(prediction)
+    _ = prediction.mean, prediction.std, prediction.epistemic, prediction.aleatoric, prediction.variance
+    assert len(source.passes) == 1
+    prediction.interval()
+    assert len(source.passes) == 2
+
+
+def test_kept_draws_come_in_small_blocks(rng, monkeypatch):
+    monkeypatch.setattr(predictive_module, "BLOCK_NUMBERS", 2 * S * K * O)
+    f = outputs_of(rng, S, K, B, O)
+    blocks = list(KeptDraws(f).blocks())
+    assert [b.shape[-2] for b in blocks] == [2, 2, 2, 1]
+    assert torch.equal(torch.cat(blocks, -2), f)
+
+
+def test_rows_of_targets_must_agree(rng):
+    prediction = Predictive(Gaussian(0.3), CountedDraws(outputs_of(rng, S, B, O)))
+    for rows in (B - 1, B + 1):
+        with pytest.raises(ValueError, match=rf"rows, y has shape \({rows}, 3\)"):
+            prediction.log_prob(torch.zeros(rows, O))
+    labels = Categorical().predictive(outputs_of(rng, S, B, O))
+    with pytest.raises(ValueError, match=r"at least 7 rows, y has shape \(7, 1\)"):
+        labels.log_prob(torch.zeros(B, 1))
+
+
+def test_targets_of_members_differ(rng):
+    f, y = outputs_of(rng, S, K, B, O), outputs_of(rng, K, B, O)
+    got = Gaussian(0.3).predictive(f).log_prob(y)
+    for k in range(K):
+        close(got[k], Gaussian(0.3).predictive(f[:, k]).log_prob(y[k]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("level", [0.0, 1.0, 90])
+def test_levels_are_probabilities(level, rng):
+    prediction = Gaussian(0.3).predictive(outputs_of(rng, S, B, O))
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        prediction.interval(level)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        prediction.quantile(level)
+
+
+def test_no_rows_and_no_noise_are_errors(rng):
+    with pytest.raises(ValueError, match="holds no rows"):
+        _ = Predictive(Gaussian(0.3), CountedDraws(torch.zeros(S, 0, O), rows=())).draws
+    with pytest.raises(ValueError, match="leaves the noise to the method"):
+        _ = Gaussian().predictive(outputs_of(rng, S, B, O)).std
+    with pytest.raises(ValueError, match="raise the noise floor"):
+        _ = Gaussian(torch.zeros(O, O)).predictive(outputs_of(rng, S, B, O)).std
+
+
+def test_samples_have_the_mixture_moments(rng):
+    n, f, noise = 40_000, outputs_of(rng, S, 1, O), covariance(rng, S)
+    prediction = Gaussian(noise).predictive(f)
+    x = prediction.sample(n, rng)[:, 0]  # (n, O)
+    d = f[:, 0] - f[:, 0].mean(0)
+    total = d.mT @ d / S + noise.mean(0)
+    products = (x - prediction.mean)[:, :, None] * (x - prediction.mean)[:, None, :]
+    assert ((x.mean(0) - prediction.mean[0]).abs() < 5 * x.std(0) / math.sqrt(n)).all()
+    assert ((products.mean(0) - total).abs() < 5 * products.std(0) / math.sqrt(n)).all()
+
+
+def test_samples_take_the_noise_of_their_draw(rng):
+    f = torch.arange(S, dtype=F64)[:, None, None].expand(S, B, 1) * 100
+    noise = 10.0 ** -torch.arange(S, dtype=F64)[:, None, None]  # (S, 1, 1): variances 1, 0.1, ...
+    x = Gaussian(noise).predictive(f).sample(3000, rng)  # (3000, B, 1)
+    drawn = (x / 100).round()
+    assert torch.equal(drawn, drawn[:, :1].expand_as(drawn))  # one network for all rows of a sample
+    for s in (0, 4, 10):
+        residual = (x - 100 * drawn)[drawn == s]
+        variance = float(noise[s])
+        assert residual.var().item() == pytest.approx(variance, rel=5 * math.sqrt(2 / len(residual)))
+
+
+@pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()])
+def test_sampled_labels_have_the_mean_probabilities(likelihood, rng):
+    n, prediction = 40_000, likelihood.predictive(outputs_of(rng, S, B, O))
+    x = prediction.sample(n, rng)
+    shares = (torch.nn.functional.one_hot(x, O) if likelihood.event_dim == 0 else x).to(F64).mean(0)
+    assert ((shares - prediction.mean).abs() < 5 * prediction.std / math.sqrt(n)).all()
+
+
+def test_randomness_is_explicit(rng):
+    before = torch.get_rng_state()
+    prediction = Gaussian(0.3).predictive(outputs_of(rng, S, B, O))
+    assert torch.equal(prediction.sample(4), prediction.sample(4))
+    assert not torch.equal(prediction.sample(4, rng), prediction.sample(4, rng))
+    assert torch.equal(torch.get_rng_state(), before)
