@@ -154,6 +154,8 @@ def test_pit_and_ranks_are_uniform_when_calibrated(rng):
     draws = means + 0.5 * torch.randn(9, 4000, generator=rng, dtype=torch.float64)
     counts = torch.bincount(metrics.ranks(draws, y), minlength=10)
     assert (counts - 400).abs().max().item() < 5 * math.sqrt(400 * 0.9)
+    far = metrics.pit_mixture(torch.zeros(1), 1.0, -10.0)
+    assert far.item() == pytest.approx(7.61985302416047e-24, rel=1e-10)
     assert metrics.ranks(torch.tensor([1.0, 2.0, 3.0]), torch.tensor(2.5)).item() == 2
 
 

@@ -102,12 +102,22 @@ def test_quantiles_invert_the_mixture(rng, leading):
     f, noise = outputs_of(rng, S, K, B, O), noise_of(rng, leading)
     prediction = Gaussian(noise).predictive(f)
     stds = whole_noise(noise).diagonal(dim1=-2, dim2=-1).sqrt()[:, :, None]
-    for q in (1e-9, 0.05, 0.5, 0.8, 0.999):
-        level = torch.special.ndtr((prediction.quantile(q) - f) / stds).mean(0)
+    for q in (1e-20, 1e-9, 0.05, 0.5, 0.8, 0.999):
+        level = cdf((prediction.quantile(q) - f) / stds).mean(0)
         close(level, torch.full_like(level, q), rtol=1e-8, atol=0)
     low, high = prediction.interval(0.8)
     close(low, prediction.quantile(0.1), rtol=1e-10, atol=1e-10)
     close(high, prediction.quantile(0.9), rtol=1e-10, atol=1e-10)
+
+
+def test_far_tails_keep_their_digits():
+    means, stds = torch.tensor([[0.0], [0.0]], dtype=F64), torch.tensor([[1.0], [1e-3]], dtype=F64)
+    x = mixture_quantile(means, stds, 0.5 * 7.61985302416047e-24)  # the wide half alone reaches Φ(-10)
+    assert x.item() == pytest.approx(-10, abs=1e-9)
+
+
+def cdf(u: Tensor) -> Tensor:
+    return 0.5 * torch.special.erfc(-u / math.sqrt(2))
 
 
 def bisected(means: Tensor, stds: Tensor, level: float) -> Tensor:
@@ -115,7 +125,7 @@ def bisected(means: Tensor, stds: Tensor, level: float) -> Tensor:
     low, high = (means - 40 * stds).amin(0), (means + 40 * stds).amax(0)
     for _ in range(200):
         middle = 0.5 * (low + high)
-        below = torch.special.ndtr((middle - means) / stds).mean(0) < level
+        below = cdf((middle - means) / stds).mean(0) < level
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return 0.5 * (low + high)
 
@@ -130,6 +140,17 @@ def test_quantile_agrees_with_bisection(rng, noise, level):
     scale = (means.var(0, correction=0) + noise**2).sqrt()
     error = (mixture_quantile(means, stds, level) - bisected(means, stds, level)).abs() / scale
     assert error.max().item() < 1e-10
+
+
+@pytest.mark.parametrize(("noise", "limit"), [(1e-9, 60), (0.01, 30), (0.3, 12)])
+def test_quantile_takes_few_evaluations(rng, monkeypatch, noise, limit):
+    calls = []
+    monkeypatch.setattr(predictive_module, "normal_cdf", lambda u: calls.append(1) or cdf(u))
+    means = torch.randn(S, 500, generator=rng, dtype=F64) ** 3  # heavy tails: spikes and gaps
+    for level in (1e-8, 0.01, 0.5, 0.95):
+        calls.clear()
+        mixture_quantile(means, torch.full_like(means, noise), level)
+        assert len(calls) <= limit
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e30])

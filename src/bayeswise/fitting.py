@@ -29,6 +29,10 @@ class FixedParametersWarning(UserWarning):
     """Part of the model is not inferred."""
 
 
+class PrecisionWarning(UserWarning):
+    """The computation runs in another precision than the model's or the data's."""
+
+
 def fit(
     model: nn.Module,
     data: Any,
@@ -68,12 +72,13 @@ def fit(
     source = _source(data, batch_size, members)
     network = _network(model, source, select, members)
     rows, problem = _prepared(source, network, likelihood, method, batch_size, members, standardise)
+    _warn_half(model, source)
     _warn_fixed(network, method)
     checkpoints = Checkpoints(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
     identity = {"method": to_config(method), "seed": seed, "rows": problem.n, "members": members}
     state = train(method, problem, rows, seed, progress, callbacks, checkpoints, identity)
     posterior = method.posterior(problem, state, rows)
-    _warn_rescues(state)
+    _warn_rescues(state, posterior)
     return replace(posterior, seed=seed, notes=posterior.notes + _fixed_note(posterior))
 
 
@@ -86,6 +91,8 @@ def _source(data: Any, batch_size: int | None, members: int | None) -> tuple[Ten
     """A pair of tensors, or a loader."""
     if batch_size is not None and batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, not {batch_size}")
+    if members is not None and isinstance(data, DataLoader | Dataset):
+        raise TypeError(f"members={members} needs a pair (x, y) of arrays, not a {type(data).__name__}")
     if isinstance(data, DataLoader):
         return data
     if isinstance(data, Dataset):
@@ -190,6 +197,17 @@ def standard_units(rows: Rows, network: Network) -> Units:
     return Units(mean.to(network.dtype), torch.where(constant | (std == 0), 1.0, std).to(network.dtype))
 
 
+def _warn_half(model: nn.Module, source: Any) -> None:
+    pair = isinstance(source, tuple)
+    tensors = [*model.parameters(), *(source[:1] if pair else ())]
+    half = next((t.dtype for t in tensors if t.dtype in (torch.float16, torch.bfloat16)), None)
+    if half is not None:
+        name = str(half).removeprefix("torch.")
+        warnings.warn(
+            f"{name} is computed in float32, and so are predictions", PrecisionWarning, stacklevel=3
+        )
+
+
 def _warn_fixed(network: Network, method: Method[Any]) -> None:
     if not isinstance(method, BALI) or not network.fixed:
         return
@@ -210,8 +228,9 @@ def _fixed_note(posterior: Posterior) -> tuple[str, ...]:
     return (fixed_text(network),) if network.fixed and network.layers else ()
 
 
-def _warn_rescues(state: Any) -> None:
-    rescues = int(getattr(state, "rescues", 0))
+def _warn_rescues(state: Any, posterior: Posterior) -> None:
+    last = getattr(posterior.weights, "layers", {}).values()  # factorised after the last step
+    rescues = int(getattr(state, "rescues", 0)) + sum(int((q.jitter > 0).sum()) for q in last)
     if rescues:
         warnings.warn(
             f"{rescues} factorisations needed jitter; the posterior is close, not exact: "

@@ -12,7 +12,8 @@ from typing import NamedTuple, TypeAlias
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
-from torch.special import ndtr
+
+from bayeswise.predictive import normal_cdf
 
 Numbers: TypeAlias = Tensor | ArrayLike
 SQRT_2PI = math.sqrt(2 * math.pi)
@@ -133,7 +134,7 @@ def crps_sample(samples: Numbers, y: Numbers) -> Tensor:
 
 def pit_mixture(means: Numbers, stds: Numbers, y: Numbers) -> Tensor:
     """P(Y <= y) of an equal mixture of normals (S, ...) at every target; uniform when calibrated."""
-    return ndtr((_numbers(y) - _numbers(means)) / _numbers(stds)).mean(0)
+    return normal_cdf((_numbers(y) - _numbers(means)) / _numbers(stds)).mean(0)
 
 
 def ranks(draws: Numbers, y: Numbers) -> Tensor:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from bayeswise.likelihoods import Gaussian, Likelihood
+from bayeswise.likelihoods import Likelihood
 from bayeswise.networks import Params, evaluating
 from bayeswise.predictive import KeptDraws, Predictive
 from bayeswise.problem import Problem
@@ -37,7 +37,11 @@ class Posterior:
 
     def draw(self, n: int, rng: Generator | None = None) -> Functions:
         """Draw n coherent functions, (B, …) -> (n, B, O) in the user's units; the same ones without `rng`."""
-        return Functions(self, n, (rng or self._rng()).get_state())
+        if rng is None:
+            return Functions(self, n, self._rng().get_state())
+        seed = int(torch.randint(2**62, (), generator=rng, device=rng.device))  # the next call gets others
+        own = Generator(self.problem.network.device).manual_seed(seed)
+        return Functions(self, n, own.get_state())
 
     def predict(
         self, x: Any, n: int = DRAWS, rng: Generator | None = None, memory: int = MEMORY
@@ -58,7 +62,7 @@ class Posterior:
 
     def likelihood(self, functions: Functions) -> Likelihood:
         """The likelihood of these functions, in the user's units."""
-        if not isinstance(self.problem.likelihood, Gaussian):
+        if not self.problem.infers_noise:
             return self.problem.likelihood
         noise = self.weights.noise()
         return self.problem.user_likelihood(functions.noise() if noise is None else noise)

@@ -75,7 +75,7 @@ class Problem:
         return self.effective_rows(fraction) / rows
 
     def seen_likelihood(self, noise: Tensor) -> Likelihood:
-        """The likelihood in the network's units, with the noise that was inferred or the one that is known."""
+        """The likelihood in the network's units, with the inferred noise or the one that is known."""
         if not isinstance(self.likelihood, Gaussian) or self.infers_noise:
             return self.likelihood.given(noise)
         return self.likelihood.given(self.units.noise_to_network(self.known_noise()))

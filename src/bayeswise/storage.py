@@ -40,6 +40,7 @@ def save_posterior(posterior: Posterior, path: str | Path, extra: dict[str, Any]
             "outputs": network.outputs,
             "output_layer": network.output_layer,
             "vectorised": network.vectorised,
+            "changes_input": network.changes_input,
         },
         "extra": extra or {},
     }
@@ -77,14 +78,19 @@ def _restored(config: dict[str, Any], tensors: dict[str, Tensor], model: nn.Modu
     constants = _under("constants/", tensors)
     dtype = DTYPES[saved["dtype"]]
     network = Network(
-        model, layers, constants, dtype, saved["outputs"], saved["output_layer"], saved["vectorised"]
+        model,
+        layers,
+        constants,
+        dtype,
+        saved["outputs"],
+        saved["output_layer"],
+        saved["vectorised"],
+        changes_input=saved["changes_input"],
     )
     expected = dict(constants)
     sample, _ = weights.sample(1, network, torch.Generator(device).manual_seed(0))
     members = () if config["members"] is None else (0,)
     expected |= {name: value[0][members] for name, value in sample.items()}
-    if config["members"] is not None and not layers:  # a point estimate has its own buffers for every member
-        expected |= {name: value[0] for name, value in constants.items()}
     _check_model(expected, model)
     likelihood = LIKELIHOODS[config["likelihood"]]()
     if "likelihood/noise" in tensors:

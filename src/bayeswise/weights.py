@@ -36,7 +36,7 @@ class WeightDistribution(Protocol):
 class Point:
     """All mass on one value: what MAP finds."""
 
-    params: Params
+    params: Params  # and the buffers that belong to them (…)
     covariance: Tensor | None  # (…, O, O)
 
     def sample(self, n: int, network: Network, rng: Generator) -> tuple[Params, Tensor | None]:

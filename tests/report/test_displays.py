@@ -112,6 +112,7 @@ def test_surface_draws_both_maps_and_the_boundary(numbers: np.random.Generator) 
     display = SurfaceDisplay.from_predictions(grid, p, u, data=(points, labels), classes=("no", "yes"))
     for ax, values in ((display.ax_, p), (display.uncertainty_ax_, u)):
         np.testing.assert_array_equal(np.asarray(ax.images[0].get_array()), values)
+        assert ax.images[0].origin == "lower"
         boundary = np.concatenate([path.vertices for path in ax.collections[0].get_paths()])
         np.testing.assert_allclose(boundary[:, 0], 0, atol=1e-12)
         np.testing.assert_array_equal(line(ax, "class no"), points[labels == 0].T)
@@ -150,6 +151,8 @@ def test_reliability_title_is_the_metric(numbers: np.random.Generator, outputs: 
     p[:15] = np.eye(outputs)[0] * 0.6 + (1 - np.eye(outputs)[0]) * 0.4 / (outputs - 1)  # on the edge of a bin
     labels = numbers.integers(0, outputs, 211)
     display = ReliabilityDisplay.from_predictions(p, labels)
+    curve = metrics.calibration_curve(torch.from_numpy(p), torch.from_numpy(labels))
+    assert display.counts.tolist() == curve.count.tolist()
     assert display.ece == pytest.approx(float(metrics.ece(torch.from_numpy(p), torch.from_numpy(labels))))
 
 

@@ -98,6 +98,7 @@ def test_page_parses_and_holds_everything() -> None:
     page = Page(render(report("plain words")))
     assert page.tags["svg"] == page.tags["figure"] == page.tags["figcaption"] == 2
     assert page.tags["section"] == page.tags["h2"] == 2 and page.tags["h1"] == 1
+    assert page.tags["style"] == 1 and not page.tags["metadata"]  # a figure's own rules would reach the page
     for words in ("plain words", "second plain words", "0.1235", "–", "epistemic, 90%", "The blue band is"):
         assert words in page.text
 
@@ -134,6 +135,12 @@ def test_figures_are_described_and_text_stays_text() -> None:
     assert drawn["role"] == "img" and "probability of class 1" in drawn["aria-label"]
     assert "x against x: mean" in page.values("aria-label")[1]
     assert page.tags["text"] > 30
+
+
+def test_figures_have_their_own_width() -> None:
+    page = Page(render(report()))
+    widths = [value for tag, key, value in page.attributes if tag == "figure" and key == "style"]
+    assert widths == ["width: calc(461pt + 1.3rem)", "width: calc(605pt + 1.3rem)"]
 
 
 def test_hostile_names_stay_words() -> None:
@@ -181,6 +188,13 @@ def test_drawn_line_keeps_its_places() -> None:
     text = html.svg(Picture(figure, "", "a line"), "f1")
     [path] = re.findall(r'<path d="([^"]+)"[^>]*stroke-width:3.21', text)
     assert path == "M 1.26 354.5 L 100 160 333.3 340 700 10"
+
+
+def test_only_repeated_lines_are_left_out() -> None:
+    assert (
+        html._without_repeats("M 1 2 M 3 4 L 5 6\nL 7 8 z M 1 1 L 2 2")
+        == "M 1 2 M 3 4 L 5 6 7 8 z M 1 1 L 2 2"
+    )
 
 
 def test_palette_loses_nothing() -> None:

@@ -53,11 +53,12 @@ for _ in range(15):
     if child == 0:
         write_until_killed(kind, path, found, writer)
     os.close(writer)
-    time.sleep(chance.uniform(0.0, 0.1))
+    first = os.read(reader, 8)  # one save is finished; kill during one of the next
+    time.sleep(chance.uniform(0.0, 0.05))
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     with os.fdopen(reader, "rb") as pipe:
-        finished = int.from_bytes(pipe.read()[-8:], "little") or found
+        finished = int.from_bytes((first + pipe.read())[-8:], "little")
     found = load(kind, path)
     left += strays(path)
     assert found in (finished, finished + 1), (found, finished)
@@ -83,7 +84,7 @@ def die_at(count):
         setattr(os, name, dying(getattr(os, name)))
 
 kind, path, points = sys.argv[1], sys.argv[2], 0
-for value in (1, 2, 3):
+for value in (1, 2) if kind == "model" else (1, 2, 3):  # new, replaced, pruned
     count, status = 0, None
     while status != 0:
         count += 1
@@ -119,7 +120,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and 
 @pytest.mark.parametrize("kind", ["model", "checkpoint"])
 def test_a_killed_writer_leaves_the_last_complete_save(tmp_path: Path, kind: str) -> None:
     found, _, strays = run(KILLS, kind, str(tmp_path / "saved"))
-    assert found > 15 and strays == 0
+    assert found >= 15 and strays == 0
 
 
 @needs_fork

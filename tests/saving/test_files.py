@@ -4,6 +4,7 @@ import json
 import math
 import os
 import pickle
+import random
 import re
 import shutil
 import time
@@ -36,7 +37,7 @@ CONFIG = {
 
 
 def bits(tensor: Tensor) -> bytes:
-    return tensor.detach().resolve_conj().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return tensor.detach().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
 
 
 def content(saved: tuple[dict, dict[str, Tensor]]) -> tuple[str, dict[str, tuple]]:
@@ -59,8 +60,7 @@ def tensor_table() -> dict[str, Tensor]:
         "i8": torch.arange(-3, 4, dtype=torch.int8),
         "generator": rng.get_state(),
         "bool": base > 0,
-        "complex": torch.complex(base, base.flip(0)),
-        "conjugate": torch.complex(base, base.flip(0)).conj(),
+        "negative view": torch.complex(base, base.flip(0)).conj().imag,
         "shared": base,
         "shared too": base,
         "part": base[2:5],
@@ -188,18 +188,23 @@ def test_a_reader_follows_a_model_that_is_replaced_meanwhile(
 def test_no_flipped_bit_ever_loads_as_other_content(tmp_path: Path, save: Callable) -> None:
     read = save(tmp_path / "saved")
     expected = content(read())
-    flips = refused = 0
-    for file in sorted((tmp_path / "saved").iterdir()):
-        original = file.read_bytes()
-        for bit in range(8 * len(original)):
-            damaged = bytearray(original)
-            damaged[bit // 8] ^= 1 << bit % 8
-            file.write_bytes(damaged)
-            flips += 1
-            refused += _refused_or_same(read, expected)
-        file.write_bytes(original)
-    assert flips > 2000 and refused > 0.9 * flips
+    saved = sorted((tmp_path / "saved").iterdir())
+    places = [(file, bit) for file in saved for bit in range(8 * file.stat().st_size)]
+    refused = 0
+    for file, bit in random.Random(0).sample(places, 2000):
+        flip(file, bit)
+        refused += _refused_or_same(read, expected)
+        flip(file, bit)
+    assert refused > 1800  # the rest changes white space or the like
     assert content(read()) == expected
+
+
+def flip(file: Path, bit: int) -> None:
+    with open(file, "r+b") as stream:  # in place: truncating is slow on some disks
+        stream.seek(bit // 8)
+        [byte] = stream.read(1)
+        stream.seek(bit // 8)
+        stream.write(bytes([byte ^ 1 << bit % 8]))
 
 
 def _refused_or_same(read: Callable[[], Any], expected: tuple) -> bool:

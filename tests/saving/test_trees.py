@@ -51,6 +51,7 @@ def test_a_tree_is_named_by_its_paths_and_comes_back() -> None:
     assert isinstance(back, State) and isinstance(back.moments[1], Pair) and back.noise is None
     assert back.layers["enc.proj"].joint[3, 3] == 2.0 and back.layers["fc"].inputs == 5
     assert all(torch.equal(tensor, flat[name]) for name, tensor in flatten(back).items())
+    assert list(flatten({"": {"a": torch.ones(1)}, "a": torch.ones(1)})) == ["%.a", "a"]
     assert unflatten(torch.zeros(3), flatten(torch.ones(3))).tolist() == [1.0] * 3
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -93,10 +94,13 @@ class DiagonalPrior:
     def __add__(self, data: RegressionStats) -> RegressionStats:
         """Prior and data together, without a dense prior."""
         joint = data.joint.clone()
-        diagonal = joint.diagonal(dim1=-2, dim2=-1)
-        diagonal[..., : self.inputs] += 1 / self.variance
-        diagonal[..., self.inputs :] += self.scale
+        joint.diagonal(dim1=-2, dim2=-1).add_(self._diagonal.to(joint.device))
         return RegressionStats(joint, data.n + self.dof, self.inputs)
+
+    @cached_property
+    def _diagonal(self) -> Tensor:
+        parts = [(self.inputs, 1 / self.variance), (self.outputs, self.scale)]
+        return torch.cat([torch.full((size,), value, dtype=torch.float64) for size, value in parts])
 
     def stats(self) -> RegressionStats:
         """The same as dense statistics."""

@@ -38,7 +38,7 @@ class MultivariateStudentT:
         )
 
     def sample(self, n: int, rng: Generator | None = None) -> Tensor:
-        """N draws (n, …, O)."""
+        """So many draws (n, …, O)."""
         shape = (n, *self.loc.shape)
         z = torch.randn(shape, generator=rng, dtype=self.loc.dtype, device=self.loc.device)
         scaled = (self.scale_factor @ z[..., None])[..., 0]

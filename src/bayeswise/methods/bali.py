@@ -4,7 +4,7 @@ One step, for each layer with rows x, outputs z and gradients g = ∂ log p(y | 
 
     γ    = β_t / b_t,  b_t = β_t + (1 - β_t) b_{t-1}                  the bias correction as a rate
     Ψgg  = (1 - γ) Ψgg + γ mean(g²)                                   eq. 19
-    y    = z + α g / sqrt(Ψgg)                                        eq. 20; a regression's last layer: targets
+    y    = z + α g / sqrt(Ψgg)                                        eq. 20, or the true targets
     data = (1 - γ) data + γ (N_eff / R) stats(x, y)                   eq. 17
     q    = from_stats(prior + data)                                   eq. 16
     Σ    = U / (u + O + 1)                                            eq. 21
@@ -24,16 +24,16 @@ from torch import Generator, Tensor
 
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
 from bayeswise.linalg import condition, solve_lower, solve_lower_t
-from bayeswise.methods.forward import Deterministic, Forward
+from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
 from bayeswise.methods.protocol import Batch, Data, Info, Steps
 from bayeswise.methods.schedules import Cosine, Schedule
-from bayeswise.networks import LayerSignal, LayerView, call_shapes, layer_signals
+from bayeswise.networks import LayerSignal, LayerView, LocalNoise, layer_signals
 from bayeswise.posterior import Posterior
 from bayeswise.priors import FanIn, Prior
 from bayeswise.problem import Problem
 from bayeswise.weights import Layerwise, LayerwiseDrawn
 
-FLOAT64_SIZE = 1200  # inputs and outputs of a layer up to which its averages are float64 whatever the data
+FLOAT64_INPUTS = 512  # up to so many inputs a layer's averages and factors are float64, whatever the data
 
 
 @dataclass(frozen=True)
@@ -96,13 +96,23 @@ Update = NaturalUpdate | MeanUpdate
 
 
 @dataclass(frozen=True)
+class LayerSetting:
+    """What does not change about a layer: view, prior, spread of the first weights, kind of targets."""
+
+    view: LayerView
+    prior: DiagonalPrior
+    start_std: float
+    regresses: bool  # on the true targets: it is the output of a regression
+
+
+@dataclass(frozen=True)
 class BALI:
     """Bayesian layerwise inference. Every default stands here and nowhere else.
 
     `prior` None means FanIn(40) for regression and FanIn(10) for classification; `first_prior` and
-    `last_prior` None mean `prior`. `effective` None means N_eff = N below 1,000 rows and 0.25 N above. `start` "draw"
-    begins with random weights, "model" with the module's own. `noise` "mode" keeps Σ at its mode, "drawn"
-    draws it with the weights of a prediction.
+    `last_prior` None mean `prior`. `effective` None means N_eff = N below 1,000 rows and 0.25 N above.
+    `start` "draw" begins with random weights, "model" with the module's own. `noise` "mode" keeps Σ at its
+    mode, "drawn" draws it with the weights of a prediction.
     """
 
     step_size: float = 0.5
@@ -130,10 +140,10 @@ class BALI:
             raise ValueError(f"BALI: effective is N_eff / N and must be positive, not {self.effective}")
         if self.dof < 0:
             raise ValueError(f"BALI: dof is u0 and must not be negative, not {self.dof}")
-        if self.start not in ("draw", "model") or self.noise not in ("mode", "drawn"):
-            raise ValueError(
-                f'BALI: start is "draw" or "model", noise "mode" or "drawn"; not {self.start!r}, {self.noise!r}'
-            )
+        if self.start not in ("draw", "model"):
+            raise ValueError(f'BALI: start is "draw" or "model", not {self.start!r}')
+        if self.noise not in ("mode", "drawn"):
+            raise ValueError(f'BALI: noise is "mode" or "drawn", not {self.noise!r}')
 
     @property
     def standardises(self) -> bool:
@@ -146,64 +156,54 @@ class BALI:
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> BALIState:
         """Zero averages, and starting weights."""
-        network, device = problem.network, problem.network.device
+        network = problem.network
         if not network.layers:
             raise ValueError("BALI found no layer to infer: the model calls no nn.Linear that was selected")
-        number = torch.zeros((), dtype=torch.float64, device=device)
+        step = torch.zeros((), dtype=torch.int64, device=network.device)
         layers = {view.name: _empty(view, problem) for view in network.layers}
-        residual = None
-        if problem.is_regression and network.output_layer is None:
-            residual = _zero_stats(0, network.outputs, problem)
-        start = self._start(problem, rng)
-        step = torch.zeros((), dtype=torch.int64, device=device)
-        return BALIState(step, number, layers, start, residual, step.clone())
+        needs_residual = problem.is_regression and network.output_layer is None
+        residual = _zero_stats(0, network.outputs, problem) if needs_residual else None
+        return BALIState(step, step.double(), layers, self._start(problem, rng), residual, step.clone())
 
     def step(
         self, problem: Problem, state: BALIState, batch: Batch, rng: Generator
     ) -> tuple[BALIState, Info]:
-        """Signals at q_{t-1}, targets, statistics."""
+        """Signals at q_{t-1}, then targets and statistics of every layer."""
         x, y = batch
-        network = problem.network
         posteriors = self._posteriors(problem, state)
         weights, noise = self._forward(problem, state, posteriors, x, rng)
-        params = {k: v for view in network.layers for k, v in view.split(weights[view.name]).items()}
+        params = {k: v for s in self.settings(problem) for k, v in s.view.split(weights[s.view.name]).items()}
         likelihood = problem.seen_likelihood(self._noise(problem, state, posteriors))
         signals = layer_signals(
-            network, params, x, lambda f: likelihood.log_prob(f, y), len(problem.lead), noise
+            problem.network, params, x, lambda f: likelihood.log_prob(f, y), len(problem.lead), noise
         )
-        t = int(state.step)
-        beta = self.update_rate(t, self.steps)
-        bias = beta + (1 - beta) * float(state.bias)
+        beta = self.update_rate(int(state.step), self.steps)
+        bias = beta + (1 - beta) * float(state.bias)  # b_t
         rate = beta / bias if bias > 0 else 0.0  # γ
         layers = {
-            view.name: self._updated(
-                problem, view, state.layers[view.name], signals.layers[view.name], y, rate
+            s.view.name: self._updated(
+                problem, s, state.layers[s.view.name], signals.layers[s.view.name], y, rate
             )
-            for view in network.layers
+            for s in self.settings(problem)
         }
-        residual = state.residual
-        if residual is not None:
-            r = y - signals.output  # (…, B, O)
-            residual = residual.move_(rate, RegressionStats.of(r[..., :0], r), self._row_weight(problem, r))
-        rescues = state.rescues + sum(int((q.jitter > 0).sum()) for q in posteriors.values())
-        new = BALIState(
-            state.step + 1, torch.full_like(state.bias, bias), layers, state.start, residual, rescues
-        )
+        residual = self._updated_residual(problem, state.residual, y, signals.output, rate)
+        rescues = state.rescues + sum((q.jitter > 0).sum() for q in posteriors.values())
+        bias_now = torch.full_like(state.bias, bias)
+        new = BALIState(state.step + 1, bias_now, layers, state.start, residual, rescues)
         return new, self._info(problem, posteriors, signals.log_lik, rescues, rate)
 
     def posterior(self, problem: Problem, state: BALIState, data: Data) -> Posterior:
         """The posterior of every layer, exact for its statistics."""
-        layers = {
-            k: replace(q, factor=q.factor.contiguous()) for k, q in self._posteriors(problem, state).items()
-        }
-        if not layers:
+        found = self._posteriors(problem, state)
+        if not found:
             raise ValueError("BALI has made no step yet, so there is no posterior; run at least one step")
+        layers = {name: replace(q, factor=q.factor.contiguous()) for name, q in found.items()}
         kind = Layerwise if self.noise == "mode" else LayerwiseDrawn
         noise_layer = problem.network.output_layer if problem.is_regression else None
         weights = kind(layers, noise_layer, self._residual(problem, state))
         return Posterior(problem, weights, "BALI", self._notes(problem, state, layers))
 
-    # ------------------------------------------------------------------ the pieces, in the order of a step
+    # ---------------------------------------------------------------------------- what is fixed for a problem
 
     def fraction(self, problem: Problem) -> float:
         """N_eff / N."""
@@ -211,22 +211,34 @@ class BALI:
             return self.effective
         return 1.0 if problem.n < 1000 else 0.25
 
+    def settings(self, problem: Problem) -> tuple[LayerSetting, ...]:
+        """Every layer with its prior and its part; found once for a problem."""
+        cache, key = problem.network.cache, (self, problem.n, problem.is_regression)
+        if key not in cache:
+            cache[key] = tuple(self._setting(problem, view) for view in problem.network.layers)
+        return cache[key]
+
     def layer_prior(self, problem: Problem, view: LayerView) -> DiagonalPrior:
         """R0, U0 and u0 of a layer."""
         prior = self._prior(problem, view)
-        last = view.name == _last(problem)
-        floor = self.noise_floor if last else self.hidden_noise_floor
-        n_eff = problem.effective_rows(self.fraction(problem))
+        floor = self.noise_floor if view.name == _last(problem) else self.hidden_noise_floor
         variance = prior.variance * prior.scale(view.inputs)
+        n_eff = problem.effective_rows(self.fraction(problem))
         return DiagonalPrior(variance, floor * n_eff, self.dof, view.inputs, view.outputs)
 
+    def _setting(self, problem: Problem, view: LayerView) -> LayerSetting:
+        std = self.initial_scale * self._prior(problem, view).scale(view.inputs) ** 0.5
+        regresses = problem.is_regression and view.name == problem.network.output_layer
+        return LayerSetting(view, self.layer_prior(problem, view), std, regresses)
+
     def _prior(self, problem: Problem, view: LayerView) -> Prior:
-        default = self.prior or FanIn(40.0 if problem.is_regression else 10.0)
         if view.name == problem.network.layers[0].name and self.first_prior is not None:
             return self.first_prior
         if view.name == _last(problem) and self.last_prior is not None:
             return self.last_prior
-        return default
+        return self.prior or FanIn(40.0 if problem.is_regression else 10.0)
+
+    # -------------------------------------------------------------------- the pieces, in the order of a step
 
     def _start(self, problem: Problem, rng: Generator) -> dict[str, Tensor]:
         network = problem.network
@@ -234,34 +246,30 @@ class BALI:
             own = network.layer_parameters()
             return {v.name: v.matrix(own).expand(*problem.lead, -1, -1).clone() for v in network.layers}
         start = {}
-        for view in network.layers:
-            std = self.initial_scale * self._prior(problem, view).scale(view.inputs) ** 0.5
-            shape = (*problem.lead, view.inputs, view.outputs)
-            start[view.name] = std * torch.randn(
-                shape, generator=rng, dtype=network.dtype, device=network.device
-            )
+        for s in self.settings(problem):
+            shape = (*problem.lead, s.view.inputs, s.view.outputs)
+            a = torch.randn(shape, generator=rng, dtype=network.dtype, device=network.device)
+            start[s.view.name] = s.start_std * a
         return start
 
-    def _posteriors(self, problem: Problem, state: BALIState) -> dict[str, MatrixNormalInverseWishart]:
+    def _posteriors(self, problem: Problem, state: BALIState) -> Layers:
         """q_{t-1} of every layer; none before the first step."""
         if int(state.step) == 0:
             return {}
         return {
-            view.name: MatrixNormalInverseWishart.from_stats(
-                self.layer_prior(problem, view) + state.layers[view.name].data, f'layer "{view.name}"'
+            s.view.name: MatrixNormalInverseWishart.from_stats(
+                s.prior + state.layers[s.view.name].data, f'layer "{s.view.name}"'
             )
-            for view in problem.network.layers
+            for s in self.settings(problem)
         }
 
-    def _forward(self, problem: Problem, state: BALIState, posteriors: dict, x: Tensor, rng: Generator):
+    def _forward(
+        self, problem: Problem, state: BALIState, posteriors: Layers, x: Tensor, rng: Generator
+    ) -> tuple[Weights, dict[str, LocalNoise]]:
+        """Weights and noise of the pass; before there is a posterior the starting weights."""
         if not posteriors:
             return state.start, {}
-        network = problem.network
-        rows: dict[str, int] = {}
-        if not isinstance(self.forward, Deterministic):
-            shapes = call_shapes(network, x, len(problem.lead))
-            rows = {name: sum(shape[:-1].numel() for shape in sizes) for name, sizes in shapes.items()}
-        return self.forward(posteriors, rows, network.dtype, rng)
+        return self.forward(posteriors, problem.network, x, rng)
 
     def _residual(self, problem: Problem, state: BALIState) -> MatrixNormalInverseWishart | None:
         """Σ ~ IW(U0 + Σ r rᵀ, u0 + N_eff): a regression without inputs."""
@@ -271,38 +279,45 @@ class BALI:
         prior = DiagonalPrior(1.0, self.noise_floor * n_eff, self.dof, 0, problem.network.outputs)
         return MatrixNormalInverseWishart.from_stats(prior + state.residual, "observation noise")
 
-    def _noise(self, problem: Problem, state: BALIState, posteriors: dict) -> Tensor:
+    def _noise(self, problem: Problem, state: BALIState, posteriors: Layers) -> Tensor:
         """Σ_L of q_{t-1} (…, O, O); before the first step that of standardised targets."""
         if not problem.is_regression or not posteriors:
             return torch.eye(problem.network.outputs, dtype=torch.float64, device=problem.network.device)
-        if problem.network.output_layer is not None:
-            return posteriors[problem.network.output_layer].noise
-        residual = self._residual(problem, state)
-        assert residual is not None  # init made it: no layer has the noise
-        return residual.noise
-
-    def _row_weight(self, problem: Problem, rows: Tensor) -> float:
-        return problem.row_weight(rows.shape[-2], self.fraction(problem))
+        source = posteriors.get(problem.network.output_layer or "") or self._residual(problem, state)
+        assert source is not None  # init made a residual where no layer has the noise
+        return source.noise
 
     def _updated(
-        self, problem: Problem, view: LayerView, old: LayerState, signal: LayerSignal, y: Tensor, rate: float
+        self,
+        problem: Problem,
+        setting: LayerSetting,
+        old: LayerState,
+        signal: LayerSignal,
+        y: Tensor,
+        rate: float,
     ) -> LayerState:
         gg = old.gg.mul_(1 - rate).add_(signal.g.square().mean(-2), alpha=rate)
-        if problem.is_regression and view.name == problem.network.output_layer:
-            target = y
-        else:
-            target = self._target(signal, gg)
-        prior = self.layer_prior(problem, view)
-        weight = self._row_weight(problem, signal.x)
-        return LayerState(self.update(prior, old.data, signal.x, target, rate, weight), gg)
+        target = y if setting.regresses else self._target(signal, gg)
+        weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem))  # N_eff / R
+        return LayerState(self.update(setting.prior, old.data, signal.x, target, rate, weight), gg)
 
     def _target(self, signal: LayerSignal, gg: Tensor) -> Tensor:
-        """Z + α g / sqrt(Ψgg); a unit whose gradient was always zero keeps its z."""
-        step = torch.where(gg > 0, self.step_size * gg.rsqrt(), 0.0).to(signal.z.dtype)  # (…, O)
+        """z + α g / sqrt(Ψgg); a unit without a gradient keeps its z, however long Ψgg has decayed."""
+        tiny = torch.finfo(signal.z.dtype).tiny
+        step = (self.step_size * gg.clamp_min(tiny).rsqrt()).to(signal.z.dtype)  # (…, O)
         return torch.addcmul(signal.z, signal.g, step[..., None, :])
 
+    def _updated_residual(
+        self, problem: Problem, old: RegressionStats | None, y: Tensor, f: Tensor, rate: float
+    ) -> RegressionStats | None:
+        if old is None:
+            return None
+        r = y - f  # (…, B, O)
+        weight = problem.row_weight(r.shape[-2], self.fraction(problem))
+        return old.move_(rate, RegressionStats.of(r[..., :0], r), weight)
+
     def _info(
-        self, problem: Problem, posteriors: dict, log_lik: Tensor, rescues: Tensor, rate: float
+        self, problem: Problem, posteriors: Layers, log_lik: Tensor, rescues: Tensor, rate: float
     ) -> Info:
         def details() -> dict[str, float]:
             values = {"rescues": float(rescues), "rate": rate}
@@ -325,7 +340,7 @@ class BALI:
         )
         return posterior.log_evidence(prior, name)
 
-    def _notes(self, problem: Problem, state: BALIState, layers: dict) -> tuple[str, ...]:
+    def _notes(self, problem: Problem, state: BALIState, layers: Layers) -> tuple[str, ...]:
         n_eff = problem.effective_rows(self.fraction(problem))
         lines = [
             f"{int(state.step)} steps, {problem.n} rows counted as {n_eff:g}, step size {self.step_size:g}"
@@ -343,8 +358,9 @@ class BALI:
             lines.append(
                 "no layer's output is the model's output: all layers follow gradients, noise by residuals"
             )
-        if int(state.rescues):
-            lines.append(f"{int(state.rescues)} factorisations needed jitter")
+        rescues = int(state.rescues) + sum(int((q.jitter > 0).sum()) for q in layers.values())
+        if rescues:
+            lines.append(f"{rescues} factorisations needed jitter")
         return tuple(lines)
 
 
@@ -354,7 +370,7 @@ def _last(problem: Problem) -> str:
 
 def _zero_stats(inputs: int, outputs: int, problem: Problem) -> RegressionStats:
     size = inputs + outputs
-    dtype = torch.float64 if size <= FLOAT64_SIZE else problem.network.dtype
+    dtype = torch.float64 if inputs <= FLOAT64_INPUTS else problem.network.dtype
     joint = torch.zeros(*problem.lead, size, size, dtype=dtype, device=problem.network.device)
     return RegressionStats(joint, joint.new_zeros(problem.lead, dtype=torch.float64), inputs)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayeswise.distributions import MatrixNormalInverseWishart
-from bayeswise.networks import LocalNoise
+from bayeswise.networks import LocalNoise, Network, call_shapes
 
 Layers = dict[str, MatrixNormalInverseWishart]
 Weights = dict[str, Tensor]  # W (…, I, O) by layer
@@ -19,9 +19,9 @@ class Forward(Protocol):
     """Weights for one forward pass, and noise on the layers' outputs."""
 
     def __call__(
-        self, layers: Layers, rows: dict[str, int], dtype: torch.dtype, rng: Generator
+        self, layers: Layers, network: Network, x: Tensor, rng: Generator
     ) -> tuple[Weights, dict[str, LocalNoise]]:
-        """Weights and noise, where `rows` says how many rows each layer has in the batch."""
+        """Weights in the network's precision, and noise for the batch x."""
         ...
 
 
@@ -30,10 +30,10 @@ class Deterministic:
     """W = M: the weights' uncertainty does not enter the pass (eq. 69)."""
 
     def __call__(
-        self, layers: Layers, rows: dict[str, int], dtype: torch.dtype, rng: Generator
+        self, layers: Layers, network: Network, x: Tensor, rng: Generator
     ) -> tuple[Weights, dict[str, LocalNoise]]:
         """The means."""
-        return {name: q.mean.to(dtype) for name, q in layers.items()}, {}
+        return {name: q.mean.to(network.dtype) for name, q in layers.items()}, {}
 
 
 @dataclass(frozen=True)
@@ -41,10 +41,10 @@ class WeightNoise:
     """W ~ MN(M, R, Σ): one network for the whole batch (eq. 66)."""
 
     def __call__(
-        self, layers: Layers, rows: dict[str, int], dtype: torch.dtype, rng: Generator
+        self, layers: Layers, network: Network, x: Tensor, rng: Generator
     ) -> tuple[Weights, dict[str, LocalNoise]]:
         """One draw of each layer."""
-        return {name: q.sample(1, rng)[0].to(dtype) for name, q in layers.items()}, {}
+        return {name: q.sample(1, rng)[0].to(network.dtype) for name, q in layers.items()}, {}
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,14 @@ class LocalReparametrisation:
     """z = xM + ε, ε ~ N(0, x R xᵀ Σ) for each row by itself (eq. 67 and 68)."""
 
     def __call__(
-        self, layers: Layers, rows: dict[str, int], dtype: torch.dtype, rng: Generator
+        self, layers: Layers, network: Network, x: Tensor, rng: Generator
     ) -> tuple[Weights, dict[str, LocalNoise]]:
         """The means, and noise for every row of every layer."""
-        noise = {name: _local_noise(q, rows[name], dtype, rng) for name, q in layers.items()}
-        return {name: q.mean.to(dtype) for name, q in layers.items()}, noise
+        lead = next(iter(layers.values())).factor.dim() - 2
+        shapes = call_shapes(network, x, lead)
+        rows = {name: sum(shape[:-1].numel() for shape in sizes) for name, sizes in shapes.items()}
+        noise = {name: _local_noise(q, rows[name], network.dtype, rng) for name, q in layers.items()}
+        return {name: q.mean.to(network.dtype) for name, q in layers.items()}, noise
 
 
 def _local_noise(q: MatrixNormalInverseWishart, rows: int, dtype: torch.dtype, rng: Generator) -> LocalNoise:

@@ -72,7 +72,7 @@ class MAP:
         network, lead = problem.network, problem.lead
 
         def own(value: Tensor) -> Tensor:
-            return value.expand(*lead, *value.shape).clone()
+            return value.expand((*lead, *value.shape)).clone()
 
         trained = {name for name, _ in network.module.named_parameters()}
         values = network.layer_parameters() | network.constants
@@ -106,11 +106,11 @@ class MAP:
 
     def posterior(self, problem: Problem, state: MAPState, data: Data) -> Posterior:
         """One network, with the covariance of its residuals over all rows as noise."""
-        network = replace(problem.network, constants=state.buffers, layers=())
+        network = replace(problem.network, constants={}, layers=())
         own = replace(problem, network=network)
         noise = _residual_covariance(own, state, data) if problem.infers_noise else None
         params = {name: value.detach().clone() for name, value in state.params.items()}
-        weights = Point(params, noise)
+        weights = Point(params | {name: value.clone() for name, value in state.buffers.items()}, noise)
         count = sum(value[0].numel() if problem.lead else value.numel() for value in params.values())
         return Posterior(own, weights, "MAP", (f"{int(state.step)} steps, one network of {count} weights",))
 

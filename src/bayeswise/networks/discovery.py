@@ -21,12 +21,14 @@ def discover(module: nn.Module, x: Tensor, select: Select = None) -> Network:
     dtype = compute_dtype(x, module)
     views = choose_layers(module, select)
     values = _values(module, dtype)
-    out, calls = _run(module, list(views.values()), values, x)
+    given = x.clone()
+    out, calls = _run(module, list(views.values()), values, given)
     rows = as_rows(out)
     layers = tuple(views[name] for name in calls)  # in the order of their first call
     own = {name for layer in layers for name in layer.parameters}
     constants = {name: value for name, value in values.items() if name not in own}
     network = Network(module, layers, constants, dtype, rows.shape[-1], _output_layer(out, calls), True)
+    network = replace(network, changes_input=given._version > 0)
     return replace(network, vectorised=_vectorised(network, x))
 
 
@@ -53,10 +55,17 @@ def _run(
 
 
 def _output_layer(out: Tensor, calls: dict[str, list[Tensor]]) -> str | None:
-    """The layer called once whose output has the module's values and moves it one to one."""
+    """The layer called once whose output has the module's values and rows, and moves it one to one."""
+    if calls and not out.requires_grad:
+        raise ValueError(
+            "the model's output has no gradient with respect to its layers; "
+            "remove detach() or no_grad() from the model's forward"
+        )
     for name, outputs in calls.items():
         z = outputs[0]
-        if len(outputs) > 1 or z.numel() != out.numel() or not torch.equal(z.reshape(out.shape), out):
+        if len(outputs) > 1 or z.numel() != out.numel() or z.shape[-1] != as_rows(out).shape[-1]:
+            continue
+        if not torch.equal(z.reshape(out.shape), out):
             continue
         probe = torch.linspace(1, 2, out.numel(), dtype=out.dtype, device=out.device).reshape(out.shape)
         (moved,) = torch.autograd.grad((out * probe).sum(), [z], retain_graph=True)

@@ -14,10 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from bayeswise.linalg import solve_lower
-from bayeswise.networks.network import Network, Params, as_rows
+from bayeswise.networks.network import Network, Params
 from bayeswise.networks.views import LayerView
 
 
@@ -52,7 +52,7 @@ class LocalNoise:
         return spread.sqrt()[..., None] * self.base[start : start + rows.shape[-2]]
 
 
-Call = tuple[Tensor, Tensor]  # a layer's input and output in one call
+Call = tuple[Tensor, Tensor]  # a layer's rows (…, R, I) and its output in one call
 Tape = dict[str, list[Call]]
 
 
@@ -80,11 +80,11 @@ def layer_signals(
 
 
 def _signal(view: LayerView, calls: Sequence[Call], grads: Sequence[Tensor], lead: int) -> LayerSignal:
-    if lead and len(grads) > len(calls):  # one gradient per member and call
+    if grads[0].dim() < calls[0][1].dim():  # one gradient per member and call
         size = len(grads) // len(calls)
         grads = [torch.stack(list(grads[i * size : (i + 1) * size])) for i in range(len(calls))]
     return LayerSignal(
-        _joined([view.rows(x.detach(), lead) for x, _ in calls]),
+        _joined([x for x, _ in calls]),
         _joined([view.output_rows(z.detach(), lead) for _, z in calls]),
         _joined([view.output_rows(g, lead) for g in grads]),
     )
@@ -104,7 +104,7 @@ def _single(network: Network, params: Params, x: Tensor, noise: Mapping[str, Loc
     def on_output(view: LayerView, x: Tensor, z: Tensor) -> Tensor:
         z = _noisy(view, x, z, noise, tape)
         z = z if z.requires_grad else z.requires_grad_()
-        tape.setdefault(view.name, []).append((x, z))
+        tape.setdefault(view.name, []).append((view.rows(x.detach(), 0), z))
         return z.clone()  # the module may change its copy in place
 
     f = _taped(network, params, x, on_output)
@@ -150,7 +150,7 @@ def _vectorised(network: Network, params: Params, x: Tensor, noise: Mapping[str,
             index = len(tape.get(view.name, ()))
             z = _noisy(view, x, z, {k: LocalNoise(*v) for k, v in noise.items()}, tape)
             z = z + nudges[view.name][index]
-            tape.setdefault(view.name, []).append((x, z))
+            tape.setdefault(view.name, []).append((view.rows(x.detach(), 0), z))
             return z.clone()
 
         return _taped(network, params, x, on_output), tape
@@ -173,7 +173,7 @@ def _taped(
     network: Network, params: Params, x: Tensor, on_output: Callable[[LayerView, Tensor, Tensor], Tensor]
 ) -> Tensor:
     with hooked(network.module, network.layers, on_output):
-        return as_rows(functional_call(network.module, (params, network.constants), (x,)))
+        return network(params, x)
 
 
 @contextmanager
@@ -204,7 +204,8 @@ def call_shapes(network: Network, x: Tensor, lead: int) -> dict[str, list[torch.
     It runs with the module's own values, which do not matter here.
     """
     one = x[0] if lead else x
-    if one.shape not in network.shapes:
+    key = ("call shapes", one.shape)
+    if key not in network.cache:
         shapes: dict[str, list[torch.Size]] = {}
 
         def on_output(view: LayerView, x: Tensor, z: Tensor) -> Tensor:
@@ -213,5 +214,5 @@ def call_shapes(network: Network, x: Tensor, lead: int) -> dict[str, list[torch.
 
         with torch.no_grad():
             _taped(network, network.layer_parameters(), one, on_output)
-        network.shapes[one.shape] = shapes
-    return network.shapes[one.shape]
+        network.cache[key] = shapes
+    return network.cache[key]

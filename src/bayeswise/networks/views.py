@@ -56,9 +56,9 @@ class LinearView:
         return tuple(f"{self.name}.{name}" if self.name else name for name in names)
 
     def rows(self, x: Tensor, lead: int) -> Tensor:
-        """The layer's input as rows (…, R, I)."""
+        """The layer's input as rows (…, R, I): a copy, because the module may change its tensor in place."""
         flat = x.flatten(lead, -2) if x.dim() - lead > 2 else x.reshape(*x.shape[:lead], -1, self.features)
-        return torch.cat([flat, flat.new_ones(*flat.shape[:-1], 1)], -1) if self.bias else flat
+        return torch.cat([flat, flat.new_ones(*flat.shape[:-1], 1)], -1) if self.bias else flat.clone()
 
     def output_rows(self, z: Tensor, lead: int) -> Tensor:
         """The layer's output as rows (…, R, O)."""

@@ -101,6 +101,7 @@ def render(report: Report) -> str:
     environment.lstrip_blocks = True
     environment.filters["svg"] = lambda picture: Markup(svg(picture, f"f{next(numbers)}"))
     environment.filters["paragraphs"] = lambda text: [p for p in re.split(r"\n\s*\n", text) if p.strip()]
+    environment.filters["points"] = lambda picture: round(72 * picture.figure.get_figwidth())
     environment.filters["cell"] = show
     environment.tests["numeric"] = _numeric
     template = files("bayeswise.report").joinpath("template.html.j2").read_text(encoding="utf-8")

@@ -1,0 +1,286 @@
+"""What regression and classification share: settings, scaling, the fit, saving."""
+
+from __future__ import annotations
+
+import numbers
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from bayeswise.estimators.scaling import Array, Scaling
+from bayeswise.fitting import fit as fit_posterior
+from bayeswise.likelihoods import Likelihood
+from bayeswise.methods import METHODS, Method, bali, forward, schedules
+from bayeswise.posterior import DRAWS, Posterior
+from bayeswise.predictive import Predictive
+from bayeswise.priors import FanIn, Isotropic
+from bayeswise.randomness import global_rng
+from bayeswise.saving import SavedModelError, from_config, to_config
+from bayeswise.storage import load as load_posterior
+from bayeswise.storage import read_extra, save_posterior
+from bayeswise.training import Progress
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "tanh": nn.Tanh,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "softplus": nn.Softplus,
+    "sigmoid": nn.Sigmoid,
+}
+SEEDS = 2**31 - 1
+FLOATS = [np.float64, np.float32]  # what X stays in; all else becomes the first
+SETTINGS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *METHODS.values(),
+        *(FanIn, Isotropic, bali.NaturalUpdate, bali.MeanUpdate),
+        *(schedules.Constant, schedules.Cosine, schedules.StepDecay),
+        *(forward.Deterministic, forward.WeightNoise, forward.LocalReparametrisation),
+    )
+}
+
+
+EstimatorT = TypeVar("EstimatorT", bound="BayesianNetwork")
+
+
+class BayesianNetwork(BaseEstimator):
+    """What regression and classification share: settings, scaling, the fit, saving."""
+
+    posterior_: Posterior
+
+    def __init__(
+        self,
+        hidden: Sequence[int] = (50,),
+        activation: str = "relu",
+        method: Method[Any] | None = None,
+        draws: int = DRAWS,
+        batch_size: int | None = None,
+        random_state: int | np.random.RandomState | None = None,
+        verbose: int = 0,
+        device: str = "cpu",
+    ) -> None:
+        self.hidden = hidden
+        self.activation = activation
+        self.method = method
+        self.draws = draws
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.verbose = verbose
+        self.device = device
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "posterior_")
+
+    def fit(self: EstimatorT, X: ArrayLike, y: ArrayLike) -> EstimatorT:
+        """Infer the posterior of the network's weights; a fit that fails leaves the estimator as it was."""
+        with _unchanged_on_error(self):
+            self._check_settings()
+            x, y = self._checked_data(X, y)
+            targets, outputs, likelihood = self._checked_targets(y, x.dtype)
+            self.scaling_ = Scaling.of(x)
+            self._infer(self._scaled(x, x.dtype), targets, outputs, likelihood)
+        return self
+
+    def predict_dist(self, X: ArrayLike) -> Predictive:
+        """The predictive distribution of every row, in the units of y; the same networks at every call."""
+        check_is_fitted(self)
+        with naming("X"):
+            x: Any = validate_data(self, unmasked(X, "X"), reset=False, dtype=FLOATS)
+        return self.posterior_.predict(self._scaled(x, self._dtype()), self.draws)
+
+    def save(self, path: str | Path, extra: dict[str, Any] | None = None) -> None:
+        """Write a directory that `load` reads; `extra` is JSON for `bayeswise.storage.read_extra`."""
+        check_is_fitted(self)
+        about = {"kind": type(self).__name__, "settings": self._settings_config(), **self._fitted_config()}
+        save_posterior(self.posterior_, path, {**(extra or {}), "estimator": about})
+
+    @classmethod
+    def load(cls: type[EstimatorT], path: str | Path) -> EstimatorT:
+        """Read a saved estimator of this class."""
+        config = read_extra(path).get("estimator")
+        if not isinstance(config, dict):
+            raise SavedModelError(f"{path} holds no estimator; read it with bayeswise.load(path, model)")
+        if config.get("kind") != cls.__name__:
+            raise SavedModelError(f"{path} holds a {config.get('kind')}, not a {cls.__name__}")
+        try:
+            return cls._restored(config, path)
+        except KeyError as missing:
+            raise SavedModelError(f"{path}: {missing} is missing; another version wrote it") from None
+
+    # ----------------------------------------------------------------------------------- what tasks differ in
+
+    def _checked_data(self, X: Any, y: Any) -> tuple[Array, Array]:
+        """The user's rows and targets as finite arrays."""
+        raise NotImplementedError
+
+    def _checked_targets(self, y: Array, dtype: np.dtype) -> tuple[Array, int, Likelihood]:
+        """Targets as the network sees them, its number of outputs, and the likelihood."""
+        raise NotImplementedError
+
+    def _in_user_units(self, posterior: Posterior) -> Posterior:
+        return posterior
+
+    def _outputs(self) -> int:
+        raise NotImplementedError
+
+    # --------------------------------------------------------------------------------------------- the pieces
+
+    def _infer(self, x: Array, targets: Array, outputs: int, likelihood: Likelihood) -> None:
+        seed = 0 if self.random_state is None else int(check_random_state(self.random_state).randint(SEEDS))
+        curve: list[float] = []
+
+        def record(progress: Progress) -> None:
+            curve.append(float(progress.info.log_lik))
+
+        posterior = fit_posterior(
+            self._network(x.shape[1], outputs, seed),
+            (torch.from_numpy(x), torch.from_numpy(targets)),
+            likelihood,
+            self.method,
+            batch_size=self.batch_size,
+            standardise=False,
+            seed=seed,
+            progress=self.verbose > 0,
+            callbacks=(record,),
+        )
+        self.posterior_ = self._in_user_units(posterior)
+        self.log_likelihood_ = np.array(curve)
+        self.n_iter_ = len(curve)
+
+    def _network(self, inputs: int, outputs: int, seed: int) -> nn.Module:
+        widths = [inputs, *(int(width) for width in self.hidden)]
+        layers: list[nn.Module] = []
+        with global_rng(seed):
+            for before, after in zip(widths, widths[1:], strict=False):
+                layers += [nn.Linear(before, after), ACTIVATIONS[self.activation]()]
+            layers.append(nn.Linear(widths[-1], outputs))
+        return nn.Sequential(*layers).to(self.device)
+
+    def _check_settings(self) -> None:
+        hidden = self.hidden
+        if isinstance(hidden, str) or not isinstance(hidden, Sequence) or not all(map(is_count, hidden)):
+            raise ValueError(f"hidden must be the widths of layers, such as (50,) or (), not {hidden!r}")
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"activation {self.activation!r} is unknown; there are {', '.join(ACTIVATIONS)}")
+        if not is_count(self.draws):
+            raise ValueError(f"draws must be a number from 1 on, not {self.draws!r}")
+        if self.batch_size is not None and not is_count(self.batch_size):
+            raise ValueError(f"batch_size must be None or a number from 1 on, not {self.batch_size!r}")
+        if self.method is not None and not isinstance(self.method, tuple(METHODS.values())):
+            raise TypeError(f"method must be None or a method such as BALI(), not {self.method!r}")
+
+    def _scaled(self, x: Array, dtype: np.dtype) -> Array:
+        """Rows as the network sees them; values too far from the training data for numbers are refused."""
+        z = self.scaling_(x)
+        limit = float(np.finfo(dtype).max) ** 0.25
+        bad = np.argwhere(~(np.abs(z) <= limit))
+        if len(bad):
+            row, column = bad[0]
+            name = getattr(self, "feature_names_in_", range(x.shape[1]))[column]
+            raise ValueError(
+                f"X: row {row}, column {name!r} is {x[row, column]}, more than {limit:.0e} standard "
+                f"deviations from the training data; that cannot be computed in {np.dtype(dtype).name}"
+            )
+        return z.astype(dtype)
+
+    def _dtype(self) -> np.dtype:
+        dtype = self.posterior_.problem.network.dtype
+        return np.dtype(np.float64 if dtype == torch.float64 else np.float32)
+
+    def _array(self, values: Tensor) -> Array:
+        return values.cpu().numpy().astype(self._dtype())
+
+    def _rng(self, random_state: Any) -> torch.Generator | None:
+        if random_state is None:
+            return None
+        seed = int(check_random_state(random_state).randint(SEEDS))
+        return torch.Generator(self.posterior_.problem.network.device).manual_seed(seed)
+
+    # ------------------------------------------------------------------------------------------------- saving
+
+    def _settings_config(self) -> dict[str, Any]:
+        seed = self.random_state
+        return {
+            "hidden": [int(width) for width in self.hidden],
+            "activation": self.activation,
+            "method": None if self.method is None else to_config(self.method),
+            "draws": int(self.draws),
+            "batch_size": self.batch_size,
+            "random_state": int(seed) if isinstance(seed, numbers.Integral) else None,
+            "verbose": int(self.verbose),
+        }
+
+    def _fitted_config(self) -> dict[str, Any]:
+        names = getattr(self, "feature_names_in_", None)
+        return {
+            "scaling": self.scaling_.config(),
+            "feature_names": None if names is None else names.tolist(),
+            "log_likelihood": self.log_likelihood_.tolist(),
+        }
+
+    @classmethod
+    def _restored(cls: type[EstimatorT], config: dict[str, Any], path: str | Path) -> EstimatorT:
+        settings: dict[str, Any] = dict(config["settings"])
+        method = settings["method"]
+        settings["method"] = None if method is None else from_config(method, SETTINGS)
+        settings["hidden"] = tuple(settings["hidden"])
+        estimator = cls(**settings)
+        estimator._restore_fitted(config, path)
+        return estimator
+
+    def _restore_fitted(self, config: dict[str, Any], path: str | Path) -> None:
+        self.scaling_ = Scaling.restore(config["scaling"])
+        self.n_features_in_ = len(self.scaling_.size)
+        if config["feature_names"] is not None:
+            self.feature_names_in_ = np.array(config["feature_names"], dtype=object)
+        self.log_likelihood_ = np.array(config["log_likelihood"])
+        self.n_iter_ = len(self.log_likelihood_)
+        self.posterior_ = load_posterior(path, self._network(self.n_features_in_, self._outputs(), 0))
+
+
+@contextmanager
+def _unchanged_on_error(estimator: BaseEstimator) -> Iterator[None]:
+    """Put all attributes back when anything goes wrong."""
+    before = dict(vars(estimator))
+    try:
+        yield
+    except BaseException:
+        vars(estimator).clear()
+        vars(estimator).update(before)
+        raise
+
+
+@contextmanager
+def naming(what: str) -> Iterator[None]:
+    """Say what could not be read as numbers, where the message does not."""
+    try:
+        yield
+    except (ValueError, TypeError) as error:
+        if re.search(rf"\b{what}\b", str(error)):
+            raise
+        raise type(error)(f"{what}: {error}") from error
+
+
+def unmasked(values: Any, what: str) -> Any:
+    """The values, unless some are masked: as an array they would count as data."""
+    if np.ma.is_masked(values):
+        count = int(np.ma.count_masked(values))
+        raise ValueError(f"{what} has {count} masked values; fill them or remove those rows")
+    return values
+
+
+def is_count(value: Any) -> bool:
+    """Whether this is a whole number from 1 on."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
