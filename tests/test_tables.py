@@ -75,6 +75,13 @@ def test_encodings(tmp_path: Path, encoding: str):
     assert len(table.notes) == (said is not None) and (said is None or said in table.notes[0])
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_line_ends_and_line_breaks_inside_quotes(tmp_path: Path, end: str):
+    table = read_table(written(tmp_path, end.join(["", '"a', 'b",c', '1,"x', 'y"', "2,z", ""])))
+    assert table.frame.columns.tolist() == ["a\nb", "c"]
+    assert table.frame.to_numpy().tolist() == [["1", "x\ny"], ["2", "z"]]
+
+
 def test_a_nameless_index_column_is_left_out_and_said(tmp_path: Path):
     table = read_table(written(tmp_path, ",a,b\n0,5,6\n1,7,8\n"))
     assert list(table.frame.columns) == ["a", "b"] and table.frame["a"].tolist() == ["5", "7"]
@@ -93,7 +100,9 @@ def test_a_nameless_index_column_is_left_out_and_said(tmp_path: Path):
         (b"\x1f\x8b\x08", "compressed"),
         (b"a,b,a\n1,2,3\n", '"a" stands 2 times'),
         (b"a,b\n1,2\n1,2,3\n4,5\n", "line 3 has 3 cells"),
-        (b"a,b\n1,2,3\n4,5,6\n", "header has 2"),
+        (b"a,b\n1,2,3\n4,5,6\n", "header's 2 names"),
+        (b'a,b\n1,"2\n3,4\n', "check its quotes"),
+        (b'"' + b"a" * 200_000 + b'",b\n1,2\n', "check its quotes"),
         (b"a,b\n\x81\x8d,2\n", "neither UTF-8 nor Windows-1252"),
         (b"\xff\xfea", "UTF-16"),
     ],
@@ -109,6 +118,8 @@ def test_missing_files_have_neighbours(tmp_path: Path):
     written(tmp_path, "a\n1\n", "houses.csv")
     with pytest.raises(TableError, match='did you mean "houses.csv"'):
         read_table(tmp_path / "house.csv")
+    with pytest.raises(TableError, match='no file "[^"]*"$'):
+        read_table(tmp_path / "other.csv")
     with pytest.raises(TableError, match="is a directory"):
         read_table(tmp_path)
     with pytest.raises(TableError, match="no file"):
@@ -244,6 +255,10 @@ def test_held_out_rows_have_the_same_share_of_every_class():
     train, test = held_out(ClassTarget("y", ("a", "b", "c")), y, 0.2, seed=3)
     assert sorted([*train, *test]) == list(range(951))
     assert np.bincount(y[test], minlength=3).tolist() == [140, 50, 0]
+    lonely = np.arange(40)
+    assert (
+        len(held_out(ClassTarget("y", ("a",) * 40), lonely, 0.9, seed=0)[1]) == 0
+    )  # none is lost to training
     again = held_out(ClassTarget("y", ("a", "b", "c")), y, 0.2, seed=3)[1]
     other = held_out(ClassTarget("y", ("a", "b", "c")), y, 0.2, seed=4)[1]
     assert again.tolist() == test.tolist() != other.tolist()

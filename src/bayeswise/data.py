@@ -68,18 +68,28 @@ class LoaderRows:
     loader: DataLoader
     prepare: Prepare
 
-    @cached_property
+    @property
     def n(self) -> int:
         """The number of rows that one pass yields."""
-        sampler = getattr(self.loader, "sampler", None)
+        return self._count
+
+    @property
+    def example(self) -> Batch:
+        """The first batch."""
+        return self._first
+
+    @cached_property
+    def _count(self) -> int:
+        batches = self.loader.batch_sampler
+        if self.loader.batch_size is None and batches is not None:  # the user's own: it may choose any rows
+            return sum(x.shape[0] for x, _ in self.ordered())
         try:
-            return len(sampler)  # type: ignore[arg-type]
+            return len(self.loader.sampler)  # type: ignore[arg-type]
         except TypeError:
             return sum(x.shape[0] for x, _ in self.ordered())
 
     @cached_property
-    def example(self) -> Batch:
-        """The first batch."""
+    def _first(self) -> Batch:
         batch = next(iter(self.epoch(0, 0)), None)
         if batch is None:
             raise ValueError("the DataLoader yields no batch; give it at least one row")
@@ -121,8 +131,9 @@ class LentGenerators:
 
     def __init__(self, loader: DataLoader, seed: int) -> None:
         """Fresh states from a seed."""
-        sampler = getattr(loader, "sampler", None)
-        own = [getattr(loader, "generator", None), getattr(sampler, "generator", None)]
+        batches = loader.batch_sampler
+        users = [loader, loader.sampler, batches, getattr(batches, "sampler", None)]
+        own = [getattr(user, "generator", None) for user in users]
         self._own = list({id(g): g for g in own if isinstance(g, Generator)}.values())
         fresh = Generator().manual_seed(seed).get_state()
         self._inside = [fresh] + [Generator(g.device).manual_seed(seed).get_state() for g in self._own]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
@@ -124,7 +125,7 @@ def _column(values: torch.Tensor) -> Array:
 
 def page(result: dict[str, Any], encoder: Encoder, judged: Judgement | None, log_lik: Array) -> Report:
     """The report of a fit."""
-    task, target, data = result["task"], result["target"], result["data"]
+    task, target, data = result["task"], result["target"], Path(result["data"]).name
     intro = (
         f"A Bayesian network that predicts {target} from {result['columns']} columns of {data}: "
         f"{task}, because {result['reason']}. It learnt from {result['rows']['training']:,} rows with the "

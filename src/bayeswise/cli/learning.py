@@ -42,6 +42,7 @@ from bayeswise.tables.columns import no_numbers
 
 MIN_ROWS = 10
 REPORT = "report.html"
+PLACES = ("model", "report", "data")  # of this machine: not saved with the model
 
 
 @dataclass(frozen=True)
@@ -103,11 +104,8 @@ def learn(request: Request, voice: Voice) -> dict[str, Any]:
     if judged is not None and judged.doubt:
         voice.note(judged.doubt)
     result = _result(request, prepared, judged, voice, seconds)
-    saved = {
-        "encoder": to_config(prepared.encoder),
-        "target": to_config(prepared.target),
-        "fit": finite(result),
-    }
+    about = {key: finite(value) for key, value in result.items() if key not in PLACES}
+    saved = {"encoder": to_config(prepared.encoder), "target": to_config(prepared.target), "fit": about}
     estimator.save(request.out, {"table": saved})
     write_report(page(result, prepared.encoder, judged, estimator.log_likelihood_), request.out / REPORT)
     return result

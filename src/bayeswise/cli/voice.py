@@ -91,11 +91,12 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=Text(one_line(title)), title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD)
     for number, name in enumerate(columns):
         table.add_column(Text(name), justify="left" if number < left else "right", overflow="fold")
     for row in rows:
         table.add_row(*(Text(one_line(cell)) for cell in row))
+    click.echo(one_line(title))
     Console(highlight=False).print(table)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
-from bayeswise.estimators.network import FLOATS, BayesianNetwork, naming, unmasked
+from bayeswise.estimators.network import BayesianNetwork, as_data, naming
 from bayeswise.estimators.scaling import Array
 from bayeswise.likelihoods import Categorical, Likelihood
 from bayeswise.saving import SavedModelError
@@ -46,25 +46,20 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = None) -> Array:
         """Draw labels (B, n_samples); without `random_state` the same ones again."""
-        dist = self.predict_dist(X)
-        samples = dist.sample(n_samples, self._rng(random_state))  # (n, B)
+        samples = self._sample(X, n_samples, random_state)  # (n, B)
         return self.classes_[samples.T.cpu().numpy()]
 
-    def _checked_data(self, X: Any, y: Any) -> tuple[Array, Array]:
-        X, y = unmasked(X, "X"), unmasked(y, "y")
-        with naming("X"):
-            pair: Any = validate_data(self, X, y, dtype=FLOATS, ensure_min_samples=2)
-        return pair
+    def _checked_targets(self, y: Any) -> Array:
+        y = as_data(y, "y")
+        with naming("y"):
+            y = cast(Array, validate_data(self, "no_validation", y))
+            check_classification_targets(y)
+            return y
 
-    def _checked_targets(self, y: Array, dtype: np.dtype) -> tuple[Array, int, Likelihood]:
-        check_classification_targets(y)
-        try:
-            self.classes_, labels = np.unique(y, return_inverse=True)
-        except TypeError as error:
-            kinds = sorted({type(label).__name__ for label in y})
-            raise TypeError(f"y mixes labels of type {' and '.join(kinds)}; give them one type") from error
+    def _seen_targets(self, y: Array, dtype: np.dtype) -> tuple[Array, int, Likelihood]:
+        self.classes_, labels = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
-            raise ValueError(f"y holds 1 class, {self.classes_[0]!r}; a classifier needs at least 2")
+            raise ValueError(f"y holds 1 class, {self.classes_.tolist()[0]!r}; a classifier needs at least 2")
         return labels.astype(np.int64), len(self.classes_), Categorical()
 
     def _outputs(self) -> int:

@@ -7,14 +7,14 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
 from bayeswise.estimators.scaling import Array, Scaling
@@ -59,6 +59,7 @@ class BayesianNetwork(BaseEstimator):
     """What regression and classification share: settings, scaling, the fit, saving."""
 
     posterior_: Posterior
+    architecture_: tuple[tuple[int, ...], str]  # hidden and activation of the fitted network
 
     def __init__(
         self,
@@ -87,17 +88,20 @@ class BayesianNetwork(BaseEstimator):
         """Infer the posterior of the network's weights; a fit that fails leaves the estimator as it was."""
         with _unchanged_on_error(self):
             self._check_settings()
-            x, y = self._checked_data(X, y)
-            targets, outputs, likelihood = self._checked_targets(y, x.dtype)
+            x = self._checked_rows(X, reset=True, ensure_min_samples=2)
+            y = self._checked_targets(y)
+            with naming("X and y"):
+                check_consistent_length(x, y)
+            targets, outputs, likelihood = self._seen_targets(y, x.dtype)
             self.scaling_ = Scaling.of(x)
+            self.architecture_ = tuple(map(int, self.hidden)), self.activation
             self._infer(self._scaled(x, x.dtype), targets, outputs, likelihood)
         return self
 
     def predict_dist(self, X: ArrayLike) -> Predictive:
         """The predictive distribution of every row, in the units of y; the same networks at every call."""
         check_is_fitted(self)
-        with naming("X"):
-            x: Any = validate_data(self, unmasked(X, "X"), reset=False, dtype=FLOATS)
+        x = self._checked_rows(X, reset=False)
         return self.posterior_.predict(self._scaled(x, self._dtype()), self.draws)
 
     def save(self, path: str | Path, extra: dict[str, Any] | None = None) -> None:
@@ -121,11 +125,11 @@ class BayesianNetwork(BaseEstimator):
 
     # ----------------------------------------------------------------------------------- what tasks differ in
 
-    def _checked_data(self, X: Any, y: Any) -> tuple[Array, Array]:
-        """The user's rows and targets as finite arrays."""
+    def _checked_targets(self, y: Any) -> Array:
+        """The user's targets as finite numbers (N, O), or as labels (N,)."""
         raise NotImplementedError
 
-    def _checked_targets(self, y: Array, dtype: np.dtype) -> tuple[Array, int, Likelihood]:
+    def _seen_targets(self, y: Array, dtype: np.dtype) -> tuple[Array, int, Likelihood]:
         """Targets as the network sees them, its number of outputs, and the likelihood."""
         raise NotImplementedError
 
@@ -136,6 +140,11 @@ class BayesianNetwork(BaseEstimator):
         raise NotImplementedError
 
     # --------------------------------------------------------------------------------------------- the pieces
+
+    def _checked_rows(self, X: Any, **conditions: Any) -> Array:
+        X = as_data(X, "X")
+        with naming("X"):
+            return cast(Array, validate_data(self, X, dtype=FLOATS, order="C", **conditions))
 
     def _infer(self, x: Array, targets: Array, outputs: int, likelihood: Likelihood) -> None:
         seed = 0 if self.random_state is None else int(check_random_state(self.random_state).randint(SEEDS))
@@ -160,11 +169,12 @@ class BayesianNetwork(BaseEstimator):
         self.n_iter_ = len(curve)
 
     def _network(self, inputs: int, outputs: int, seed: int) -> nn.Module:
-        widths = [inputs, *(int(width) for width in self.hidden)]
+        hidden, activation = self.architecture_
+        widths = [inputs, *hidden]
         layers: list[nn.Module] = []
         with global_rng(seed):
-            for before, after in zip(widths, widths[1:], strict=False):
-                layers += [nn.Linear(before, after), ACTIVATIONS[self.activation]()]
+            for before, after in zip(widths, hidden, strict=False):
+                layers += [nn.Linear(before, after), ACTIVATIONS[activation]()]
             layers.append(nn.Linear(widths[-1], outputs))
         return nn.Sequential(*layers).to(self.device)
 
@@ -178,8 +188,9 @@ class BayesianNetwork(BaseEstimator):
             raise ValueError(f"draws must be a number from 1 on, not {self.draws!r}")
         if self.batch_size is not None and not is_count(self.batch_size):
             raise ValueError(f"batch_size must be None or a number from 1 on, not {self.batch_size!r}")
-        if self.method is not None and not isinstance(self.method, tuple(METHODS.values())):
+        if self.method is not None and (isinstance(self.method, type) or not hasattr(self.method, "plan")):
             raise TypeError(f"method must be None or a method such as BALI(), not {self.method!r}")
+        _check_device(self.device)
 
     def _scaled(self, x: Array, dtype: np.dtype) -> Array:
         """Rows as the network sees them; values too far from the training data for numbers are refused."""
@@ -202,19 +213,23 @@ class BayesianNetwork(BaseEstimator):
     def _array(self, values: Tensor) -> Array:
         return values.cpu().numpy().astype(self._dtype())
 
-    def _rng(self, random_state: Any) -> torch.Generator | None:
+    def _sample(self, X: ArrayLike, n: int, random_state: Any) -> Tensor:
+        """Targets (n, B, …) in the user's units or as positions in the classes."""
+        dist = self.predict_dist(X)
+        if not is_count(n):
+            raise ValueError(f"n_samples must be a number from 1 on, not {n!r}")
         if random_state is None:
-            return None
+            return dist.sample(n)
         seed = int(check_random_state(random_state).randint(SEEDS))
-        return torch.Generator(self.posterior_.problem.network.device).manual_seed(seed)
+        return dist.sample(n, torch.Generator(self.posterior_.problem.network.device).manual_seed(seed))
 
     # ------------------------------------------------------------------------------------------------- saving
 
     def _settings_config(self) -> dict[str, Any]:
-        seed = self.random_state
+        seed, (hidden, activation) = self.random_state, self.architecture_
         return {
-            "hidden": [int(width) for width in self.hidden],
-            "activation": self.activation,
+            "hidden": list(hidden),
+            "activation": activation,
             "method": None if self.method is None else to_config(self.method),
             "draws": int(self.draws),
             "batch_size": self.batch_size,
@@ -241,6 +256,7 @@ class BayesianNetwork(BaseEstimator):
         return estimator
 
     def _restore_fitted(self, config: dict[str, Any], path: str | Path) -> None:
+        self.architecture_ = tuple(self.hidden), self.activation
         self.scaling_ = Scaling.restore(config["scaling"])
         self.n_features_in_ = len(self.scaling_.size)
         if config["feature_names"] is not None:
@@ -264,23 +280,38 @@ def _unchanged_on_error(estimator: BaseEstimator) -> Iterator[None]:
 
 @contextmanager
 def naming(what: str) -> Iterator[None]:
-    """Say what could not be read as numbers, where the message does not."""
+    """Say which of X and y is at fault, where the message does not; sums of huge values are no fault."""
     try:
-        yield
-    except (ValueError, TypeError) as error:
-        if re.search(rf"\b{what}\b", str(error)):
+        with np.errstate(over="ignore", invalid="ignore"):
+            yield
+    except (ValueError, TypeError, OverflowError) as error:
+        if re.search(r"\b[Xy]\b", str(error)):
             raise
-        raise type(error)(f"{what}: {error}") from error
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{what}: {error}") from error
 
 
-def unmasked(values: Any, what: str) -> Any:
-    """The values, unless some are masked: as an array they would count as data."""
+def as_data(values: Any, what: str) -> Any:
+    """What scikit-learn would misread: nothing, masked values, tensors."""
+    if values is None:
+        noun = "target" if what == "y" else "table"
+        raise ValueError(f"the estimator requires {what} to be passed, but the {noun} {what} is None")
     if np.ma.is_masked(values):
         count = int(np.ma.count_masked(values))
         raise ValueError(f"{what} has {count} masked values; fill them or remove those rows")
+    if isinstance(values, Tensor):
+        values = values.detach().cpu()
+        return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     return values
 
 
 def is_count(value: Any) -> bool:
     """Whether this is a whole number from 1 on."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        raise ValueError(f"device {device!r} cannot be used: {str(error).splitlines()[0]}") from error

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_array, validate_data
+from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from bayeswise.estimators.network import FLOATS, BayesianNetwork, naming, unmasked
+from bayeswise.estimators.network import BayesianNetwork, as_data, naming
 from bayeswise.estimators.scaling import Array, Scaling
 from bayeswise.likelihoods import Gaussian, Likelihood
 from bayeswise.posterior import Posterior
@@ -65,8 +65,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
 
     def sample_y(self, X: ArrayLike, n_samples: int = 1, random_state: Any = None) -> Array:
         """Draw targets, (B, n_samples) or (B, O, n_samples); without `random_state` the same ones again."""
-        dist = self.predict_dist(X)
-        samples = dist.sample(n_samples, self._rng(random_state))  # (n, B, O)
+        samples = self._sample(X, n_samples, random_state)  # (n, B, O)
         samples = samples[..., 0] if self.target_ndim_ == 1 else samples
         return self._array(samples.movedim(0, -1))
 
@@ -81,15 +80,12 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         cov = (d.movedim(-1, 0).mT @ d.movedim(-1, 0) / len(d) + noise).movedim(0, -1)  # (B, B, O)
         return (cov[..., 0] if self.target_ndim_ == 1 else cov).cpu().numpy()
 
-    def _checked_data(self, X: Any, y: Any) -> tuple[Array, Array]:
-        X, y = unmasked(X, "X"), unmasked(y, "y")
-        with naming("X"):
-            pair: Any = validate_data(self, X, y, multi_output=True, dtype=FLOATS, ensure_min_samples=2)
+    def _checked_targets(self, y: Any) -> Array:
+        y = as_data(y, "y")
         with naming("y"):
-            y = check_array(pair[1], dtype="float64", ensure_2d=False, input_name="y")
-        return pair[0], y
+            return check_array(y, dtype="float64", order="C", ensure_2d=False, input_name="y")
 
-    def _checked_targets(self, y: Array, dtype: np.dtype) -> tuple[Array, int, Likelihood]:
+    def _seen_targets(self, y: Array, dtype: np.dtype) -> tuple[Array, int, Likelihood]:
         columns = y.reshape(len(y), -1)  # (N, O)
         scaling = Scaling.of(columns)
         _check_size(scaling, dtype)

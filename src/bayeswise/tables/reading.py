@@ -37,11 +37,10 @@ def read_table(path: str | Path) -> Table:
     """Read a CSV file, whatever its delimiter and encoding."""
     file = Path(path)
     text, notes = _decoded(_content(file), file)
-    delimiter = _delimiter(text)
+    text = text.replace("\r\n", "\n").replace("\r", "\n").lstrip("\n")
+    delimiter, header = _header(text, file)
     if delimiter != ",":
         notes.append(f"the columns are separated by {delimiter!r}")
-    header = [name.strip() for name in next(csv.reader(io.StringIO(text), delimiter=delimiter))]
-    _check_header(header, file)
     frame = _cells(text, delimiter, header, file)
     nameless = [column for column, name in enumerate(header) if not name]
     if nameless:
@@ -60,7 +59,7 @@ def _content(file: Path) -> bytes:
         raise TableError(f'"{file}" is a directory; give a CSV file')
     if not file.exists():
         names = [p.name for p in file.parent.iterdir() if p.is_file()] if file.parent.is_dir() else []
-        raise TableError(f'there is no file "{file}"{near(file.name, names)}')
+        raise TableError(f'there is no file "{file}"{near(file.name, names, 0.8)}')
     data = file.read_bytes()
     if not data.strip():
         raise TableError(f'"{file}" is empty')
@@ -106,11 +105,18 @@ def _delimiter(text: str) -> str:
     return max(DELIMITERS, key=columns)
 
 
-def _check_header(header: Sequence[str], file: Path) -> None:
+def _header(text: str, file: Path) -> tuple[str, list[str]]:
+    """The delimiter and the names of the columns."""
+    try:
+        delimiter = _delimiter(text)
+        header = [name.strip() for name in next(csv.reader(io.StringIO(text), delimiter=delimiter))]
+    except csv.Error as error:
+        raise TableError(f'"{file}" cannot be read as CSV ({error}); check its quotes') from None
     twice = [name for name, count in Counter(header).items() if name and count > 1]
     if twice:
         times = header.count(twice[0])
         raise TableError(f"{file}: the column name {shown(twice[0])} stands {times} times; rename the others")
+    return delimiter, header
 
 
 def _cells(text: str, delimiter: str, header: Sequence[str], file: Path) -> pd.DataFrame:
@@ -124,11 +130,19 @@ def _cells(text: str, delimiter: str, header: Sequence[str], file: Path) -> pd.D
             )  # fmt: skip
     except pd.errors.EmptyDataError:
         raise TableError(f'"{file}" has a header but no rows') from None
-    except (pd.errors.ParserError, pd.errors.ParserWarning) as error:
-        where = re.search(r"line (\d+), saw (\d+)", str(error))
-        what = f"line {where[1]} has {where[2]} cells" if where else "a row has more cells"
-        raise TableError(f"{file}: {what} where the header has {len(header)}; correct that line") from None
+    except pd.errors.ParserWarning:
+        raise TableError(f"{file}: rows have more cells than the header's {len(header)} names") from None
+    except pd.errors.ParserError as error:
+        raise TableError(f"{file}: {_fault(str(error), len(header))}") from None
     return pd.DataFrame({column: _clean(frame[column]) for column in frame})
+
+
+def _fault(message: str, names: int) -> str:
+    """What pandas found, in our words."""
+    where = re.search(r"line (\d+), saw (\d+)", message)
+    if where:
+        return f"line {where[1]} has {where[2]} cells where the header has {names}; correct that line"
+    return f"cannot be read as CSV ({message}); check its quotes"
 
 
 def _clean(cells: pd.Series) -> pd.Series:

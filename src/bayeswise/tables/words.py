@@ -30,10 +30,10 @@ def counted(counts: dict[str, int], most: int = 8) -> str:
     return ", ".join(f"{shown(name)} ({counts[name]:,})" for name in order[:most]) + more
 
 
-def near(name: str, names: Iterable[object]) -> str:
+def near(name: str, names: Iterable[object], least: float = 0.6) -> str:
     """A hint at names that resemble this one."""
     by_case = {str(other).lower(): str(other) for other in names}
-    found = difflib.get_close_matches(name.lower(), by_case, n=3, cutoff=0.6)
+    found = difflib.get_close_matches(name.lower(), by_case, n=3, cutoff=least)
     return f"; did you mean {' or '.join(shown(by_case[key]) for key in found)}?" if found else ""
 
 

@@ -1,0 +1,56 @@
+"""The picture of the README: python -m bayeswise.report.picture docs/images/demo.png."""
+
+from __future__ import annotations
+
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from bayeswise.report import drawing
+from bayeswise.report.chapters import CurveView, PlaneView
+from bayeswise.report.demo import Settings, learn_curve, learn_plane, one_thread, require
+from bayeswise.report.problems import sinc, sines, two_moons
+
+
+def main(arguments: list[str]) -> None:
+    """Train the three synthetic problems of the demo and draw them together."""
+    parser = ArgumentParser(prog="python -m bayeswise.report.picture", description=main.__doc__)
+    parser.add_argument("out", type=Path, help="the PNG file to write")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    require()
+    draw(options.out, options.seed, Settings())
+
+
+def draw(out: Path, seed: int, settings: Settings, progress: bool = True) -> Path:
+    """Train and write the picture; its folder is made."""
+    s = settings
+    with one_thread():
+        curves = [
+            learn_curve(curve, method, s, seed, progress)[1]
+            for curve, method in ((sinc(seed), s.sinc), (sines(seed), s.sines))
+        ]
+        plane = learn_plane(two_moons(seed), s, seed, progress)[1]
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure = compose(curves, plane)
+        with drawing.style():
+            figure.savefig(out, dpi=100, metadata={"Software": None})
+    return out
+
+
+def compose(curves: list[CurveView], plane: PlaneView) -> Any:
+    """Two curves above, a decision surface with its uncertainty below."""
+    from matplotlib.figure import Figure
+
+    with drawing.style():
+        figure = Figure(figsize=(12.4, 7.8), layout="constrained")
+        top, bottom = figure.subplots(2, 2)
+        for view, ax in zip(curves, top, strict=True):
+            view.draw(ax)
+        plane.draw((bottom[0], bottom[1]))
+    return figure
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
