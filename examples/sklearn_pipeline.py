@@ -18,7 +18,7 @@ def main() -> dict[str, float]:
     X_train, X_test, y_train, y_test = train_test_split(X, y, random_state=0)
 
     columns = make_column_transformer((OneHotEncoder(drop="if_binary"), ["sex"]), remainder="passthrough")
-    regressor = bw.BayesianRegressor(hidden=(20,), method=bw.BALI(steps=300, effective=0.2))
+    regressor = bw.BayesianRegressor(hidden=(20,), method=bw.BALI(steps=150, effective=0.2))
     pipeline = make_pipeline(columns, regressor)
 
     scores = cross_val_score(pipeline, X_train, y_train, cv=3)

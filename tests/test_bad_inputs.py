@@ -109,7 +109,7 @@ FIT: dict[str, tuple[Change, str | None, str | None]] = {
         "y: Found array with dim 3",
         "y: Found array",
     ),
-    "scalar y": (lambda x, y: (x, 1), "y: Input should have at least 1 dim", "y should be a 1d array"),
+    "scalar y": (lambda x, y: (x, 1), "y: .* at least 1 dim", "y: .* at least 1 dim"),
     "y without columns": (lambda x, y: (x, np.zeros((20, 0))), "y: .* 0 feature", "y: .* 0 feature"),
     "y with 2 columns": (lambda x, y: (x, np.stack([y, y + 1], 1)), ANSWER, "y should be a 1d array"),
     "short y": (lambda x, y: (x, y[:-1]), r"X and y: .*\[20, 19\]", r"X and y: .*\[20, 19\]"),
@@ -148,7 +148,7 @@ FIT: dict[str, tuple[Change, str | None, str | None]] = {
     "half precision": (lambda x, y: (x.astype(np.float16), y), ANSWER, ANSWER),
     "other byte order": (lambda x, y: (x.astype(x.dtype.newbyteorder(">")), y), ANSWER, ANSWER),
     "backwards view": (lambda x, y: (x[::-1], y[::-1]), ANSWER, ANSWER),
-    "structured array": (lambda x, y: (np.zeros(20, [("a", float)]), y), "X: Cannot cast", "X: Cannot cast"),
+    "structured array": (lambda x, y: (np.zeros(20, [("a", float)]), y), "X: ", "X: "),
     "categories in X": (lambda x, y: (frame(x).assign(a=pd.Categorical(["u", "v"] * 10)), y), TEXT, TEXT),
     "dates in X": (
         lambda x, y: (frame(x).assign(a=pd.date_range("2020", periods=20)), y),

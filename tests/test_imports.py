@@ -18,7 +18,7 @@ LAYERS = (
     "linalg",
     "distributions networks",
     "problem likelihoods priors predictive weights posterior metrics saving storage "
-    "randomness data training methods.protocol",
+    "randomness data training tables methods.protocol",
     "methods",
     "fitting estimators",
     "__init__",
@@ -29,7 +29,7 @@ LAYERS = (
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row.split()}
 APART = frozenset({"distributions", "networks", "bench", "cli"})
 # Files of methods/ that hold no method but what methods have in common; so do names with an underscore.
-SHARED_BY_METHODS = frozenset({"protocol", "schedules", "forward"})
+SHARED_BY_METHODS = frozenset({"protocol", "schedules", "forward", "updates"})
 HEAVY = ("sklearn", "pandas", "scipy", "matplotlib")
 
 

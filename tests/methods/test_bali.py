@@ -10,7 +10,7 @@ from torch import Tensor, nn
 import bayeswise as bw
 from bayeswise.data import TensorRows
 from bayeswise.linalg import NumericalWarning
-from bayeswise.methods.bali import MeanUpdate
+from bayeswise.methods.updates import MeanUpdate
 from bayeswise.networks import discover, evaluating
 from bayeswise.problem import Problem, Units
 from bayeswise.training import train

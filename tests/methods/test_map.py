@@ -42,7 +42,9 @@ def test_a_linear_model_finds_the_ridge_solution(precision: float):
     x, y = regression()
     noise = 0.25
     method = bw.MAP(bw.Cosine(0.2), precision=precision, steps=500)
-    posterior = bw.fit(nn.Linear(I, O).double(), (x, y), bw.Gaussian(noise), method, standardise=False, **QUIET)
+    posterior = bw.fit(
+        nn.Linear(I, O).double(), (x, y), bw.Gaussian(noise), method, standardise=False, **QUIET
+    )
     exact = ridge(x, y, noise * precision)
     params = posterior.sample(1)
     torch.testing.assert_close(params["weight"][0].T, exact[:-1], rtol=0, atol=1e-5)

@@ -74,6 +74,20 @@ class RegressionStats:
 
     __rmul__ = __mul__
 
+    def shifted(self, w: Tensor) -> RegressionStats:
+        """The statistics of (x, y + x w), for w (…, I, O), from those of (x, y): a change of coordinates.
+
+        In float64 it loses nothing where x w is much larger than y, which adding the rows first would.
+        """
+        joint, w = self.joint.double(), w.double()
+        xx, xy = joint[..., : self.inputs, : self.inputs], joint[..., : self.inputs, self.inputs :]
+        xw = xx @ w  # (…, I, O)
+        half = w.mT @ (0.5 * xw + xy)  # wᵀ(xx w + 2 xy) / 2
+        cross = xy + xw
+        top = torch.cat([xx, cross], -1)
+        yy = joint[..., self.inputs :, self.inputs :] + half + half.mT
+        return RegressionStats(torch.cat([top, torch.cat([cross.mT, yy], -1)], -2), self.n, self.inputs)
+
     def move_(self, rate: float, other: RegressionStats, weight: float) -> RegressionStats:
         """(1 - rate)·self + rate·weight·other, in place: self is consumed."""
         joint = self.joint.mul_(1 - rate).add_(other.joint, alpha=rate * weight)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import column_or_1d
 
-from bayeswise.estimators.network import BayesianNetwork, as_data, naming
+from bayeswise.estimators.network import BayesianNetwork, checked_targets, naming
 from bayeswise.estimators.scaling import Array
 from bayeswise.likelihoods import Categorical, Likelihood
 from bayeswise.saving import SavedModelError
@@ -50,11 +50,11 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
         return self.classes_[samples.T.cpu().numpy()]
 
     def _checked_targets(self, y: Any) -> Array:
-        y = as_data(y, "y")
+        y = checked_targets(y, None)
         with naming("y"):
-            y = cast(Array, validate_data(self, "no_validation", y))
+            y = column_or_1d(y, warn=True)
             check_classification_targets(y)
-            return y
+        return y
 
     def _seen_targets(self, y: Array, dtype: np.dtype) -> tuple[Array, int, Likelihood]:
         self.classes_, labels = np.unique(y, return_inverse=True)

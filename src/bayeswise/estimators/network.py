@@ -6,6 +6,7 @@ import numbers
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -14,16 +15,16 @@ import torch
 from numpy.typing import ArrayLike
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
 from torch import Tensor, nn
 
+from bayeswise import priors
 from bayeswise.estimators.scaling import Array, Scaling
 from bayeswise.fitting import fit as fit_posterior
 from bayeswise.likelihoods import Likelihood
-from bayeswise.methods import METHODS, Method, bali, forward, schedules
+from bayeswise.methods import METHODS, Method, forward, schedules, updates
 from bayeswise.posterior import DRAWS, Posterior
 from bayeswise.predictive import Predictive
-from bayeswise.priors import FanIn, Isotropic
 from bayeswise.randomness import global_rng
 from bayeswise.saving import SavedModelError, from_config, to_config
 from bayeswise.storage import load as load_posterior
@@ -41,16 +42,12 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 SEEDS = 2**31 - 1
 FLOATS = [np.float64, np.float32]  # what X stays in; all else becomes the first
-SETTINGS: dict[str, type] = {
-    kind.__name__: kind
-    for kind in (
-        *METHODS.values(),
-        *(FanIn, Isotropic, bali.NaturalUpdate, bali.MeanUpdate),
-        *(schedules.Constant, schedules.Cosine, schedules.StepDecay),
-        *(forward.Deterministic, forward.WeightNoise, forward.LocalReparametrisation),
-    )
-}
-
+SETTINGS: dict[str, type] = {  # what a saved method may be made of
+    name: kind
+    for module in (priors, schedules, forward, updates)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and is_dataclass(kind)
+} | {kind.__name__: kind for kind in METHODS.values()}
 
 EstimatorT = TypeVar("EstimatorT", bound="BayesianNetwork")
 
@@ -303,6 +300,13 @@ def as_data(values: Any, what: str) -> Any:
         values = values.detach().cpu()
         return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
     return values
+
+
+def checked_targets(y: Any, dtype: str | None) -> Array:
+    """Finite targets as an array of one or two dimensions; without a dtype they keep their own."""
+    y = as_data(y, "y")
+    with naming("y"):
+        return check_array(y, dtype=dtype, order="C", ensure_2d=False, input_name="y")  # type: ignore[arg-type]
 
 
 def is_count(value: Any) -> bool:

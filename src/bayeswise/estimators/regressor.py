@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_array
 from torch import Tensor
 
-from bayeswise.estimators.network import BayesianNetwork, as_data, naming
+from bayeswise.estimators.network import BayesianNetwork, checked_targets
 from bayeswise.estimators.scaling import Array, Scaling
 from bayeswise.likelihoods import Gaussian, Likelihood
 from bayeswise.posterior import Posterior
@@ -81,9 +80,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         return (cov[..., 0] if self.target_ndim_ == 1 else cov).cpu().numpy()
 
     def _checked_targets(self, y: Any) -> Array:
-        y = as_data(y, "y")
-        with naming("y"):
-            return check_array(y, dtype="float64", order="C", ensure_2d=False, input_name="y")
+        return checked_targets(y, "float64")
 
     def _seen_targets(self, y: Array, dtype: np.dtype) -> tuple[Array, int, Likelihood]:
         columns = y.reshape(len(y), -1)  # (N, O)

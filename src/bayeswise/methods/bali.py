@@ -23,11 +23,12 @@ import torch
 from torch import Generator, Tensor
 
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
-from bayeswise.linalg import condition, solve_lower, solve_lower_t
+from bayeswise.linalg import condition
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
 from bayeswise.methods.protocol import Batch, Data, Info, Steps
 from bayeswise.methods.schedules import Cosine, Schedule
-from bayeswise.networks import LayerSignal, LayerView, LocalNoise, layer_signals
+from bayeswise.methods.updates import NaturalUpdate, Targets, Update
+from bayeswise.networks import LayerSignal, LayerView, LocalNoise, Signals, layer_signals
 from bayeswise.posterior import Posterior
 from bayeswise.priors import FanIn, Prior
 from bayeswise.problem import Problem
@@ -57,42 +58,19 @@ class BALIState:
 
 
 @dataclass(frozen=True)
-class NaturalUpdate:
-    """Average the statistics (eq. 17): the definition."""
+class Pass:
+    """One pass forward and back: the weights and noise it was made with, and what it gave."""
 
-    def __call__(
-        self, prior: DiagonalPrior, data: RegressionStats, x: Tensor, y: Tensor, rate: float, weight: float
-    ) -> RegressionStats:
-        """(1 - γ) data + γ·weight·stats(x, y)."""
-        return data.move_(rate, RegressionStats.of(x, y), weight)
+    weights: Weights
+    noise: dict[str, LocalNoise]
+    signals: Signals
+    y: Tensor
+    rate: float  # γ
 
-
-@dataclass(frozen=True)
-class MeanUpdate:
-    """Move the mean itself (eq. 74, with γ in place of β): the same numbers by another way."""
-
-    def __call__(
-        self, prior: DiagonalPrior, data: RegressionStats, x: Tensor, y: Tensor, rate: float, weight: float
-    ) -> RegressionStats:
-        """M ← M + γ R (R0⁻¹(M0 - M) + weight·xᵀ(y - xM)), where R is already the new one and M0 = 0."""
-        mean = (
-            MatrixNormalInverseWishart.from_stats(prior + data).mean
-            if rate < 1
-            else x.new_zeros(data.xy.shape)
-        )
-        mean = mean.to(data.joint)
-        moved = data.move_(rate, RegressionStats.of(x, y), weight)  # its xy is not used
-        total = prior + moved
-        lower = torch.linalg.cholesky(total.xx)
-        force = weight * (x.mT @ (y - x @ mean.to(x.dtype))).to(mean) - mean / prior.variance
-        mean = mean + rate * solve_lower_t(lower, solve_lower(lower, force))
-        xy = total.xx @ mean
-        moved.xy.copy_(xy)
-        moved.joint[..., moved.inputs :, : moved.inputs].copy_(xy.mT)
-        return moved
-
-
-Update = NaturalUpdate | MeanUpdate
+    def layer(self, name: str) -> tuple[LayerSignal, Tensor, Tensor | None]:
+        """A layer's signals, its weights W (…, I, O), and the noise ε (…, R, O) on its outputs, if any."""
+        signal = self.signals.layers[name]
+        return signal, self.weights[name], self.noise[name](signal.x) if name in self.noise else None
 
 
 @dataclass(frozen=True)
@@ -180,10 +158,9 @@ class BALI:
         beta = self.update_rate(int(state.step), self.steps)
         bias = beta + (1 - beta) * float(state.bias)  # b_t
         rate = beta / bias if bias > 0 else 0.0  # γ
+        done = Pass(weights, noise, signals, y, rate)
         layers = {
-            s.view.name: self._updated(
-                problem, s, state.layers[s.view.name], signals.layers[s.view.name], y, rate
-            )
+            s.view.name: self._updated(problem, s, state.layers[s.view.name], done)
             for s in self.settings(problem)
         }
         residual = self._updated_residual(problem, state.residual, y, signals.output, rate)
@@ -287,25 +264,23 @@ class BALI:
         assert source is not None  # init made a residual where no layer has the noise
         return source.noise
 
-    def _updated(
-        self,
-        problem: Problem,
-        setting: LayerSetting,
-        old: LayerState,
-        signal: LayerSignal,
-        y: Tensor,
-        rate: float,
-    ) -> LayerState:
-        gg = old.gg.mul_(1 - rate).add_(signal.g.square().mean(-2), alpha=rate)
-        target = y if setting.regresses else self._target(signal, gg)
+    def _updated(self, problem: Problem, setting: LayerSetting, old: LayerState, done: Pass) -> LayerState:
+        """Ψgg, y = z + α g / sqrt(Ψgg), and the statistics of x and y."""
+        signal, w, e = done.layer(setting.view.name)
+        gg = old.gg.mul_(1 - done.rate).add_(signal.g.square().mean(-2), alpha=done.rate)
+        step = done.y - signal.z if setting.regresses else self._step(signal.g, gg)
+        batch = (
+            Targets(signal.x, w, signal.z, step)
+            if e is None
+            else Targets(signal.x, w, signal.z - e, step + e)
+        )
         weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem))  # N_eff / R
-        return LayerState(self.update(setting.prior, old.data, signal.x, target, rate, weight), gg)
+        return LayerState(self.update(setting.prior, old.data, batch, done.rate, weight), gg)
 
-    def _target(self, signal: LayerSignal, gg: Tensor) -> Tensor:
-        """z + α g / sqrt(Ψgg); a unit without a gradient keeps its z, however long Ψgg has decayed."""
-        tiny = torch.finfo(signal.z.dtype).tiny
-        step = (self.step_size * gg.clamp_min(tiny).rsqrt()).to(signal.z.dtype)  # (…, O)
-        return torch.addcmul(signal.z, signal.g, step[..., None, :])
+    def _step(self, g: Tensor, gg: Tensor) -> Tensor:
+        """α g / sqrt(Ψgg); zero for a unit without a gradient, however long its Ψgg has decayed."""
+        size = self.step_size * gg.clamp_min(torch.finfo(g.dtype).tiny).rsqrt()  # (…, O)
+        return g * size.to(g.dtype)[..., None, :]
 
     def _updated_residual(
         self, problem: Problem, old: RegressionStats | None, y: Tensor, f: Tensor, rate: float

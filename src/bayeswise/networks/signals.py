@@ -26,7 +26,7 @@ class LayerSignal:
     """The rows of one layer in one batch; a layer used several times has more rows."""
 
     x: Tensor  # (…, R, I)
-    z: Tensor  # (…, R, O)
+    z: Tensor  # (…, R, O): x W, and the noise where there is one
     g: Tensor  # (…, R, O): ∂ log p / ∂z
 
 
@@ -46,10 +46,10 @@ class LocalNoise:
     precision_factor: Tensor  # (…, I, I): the Cholesky factor of R⁻¹
     base: Tensor  # (…, R, O)
 
-    def __call__(self, rows: Tensor, start: int) -> Tensor:
-        """The noise of the rows (R', I) that begin at `start` of the layer's rows in this batch."""
-        spread = solve_lower(self.precision_factor.to(rows.dtype), rows.mT).square().sum(-2)  # (R',)
-        return spread.sqrt()[..., None] * self.base[start : start + rows.shape[-2]]
+    def __call__(self, rows: Tensor, start: int = 0) -> Tensor:
+        """The noise of the rows (…, R', I) that begin at `start` of the layer's rows in this batch."""
+        spread = solve_lower(self.precision_factor.to(rows.dtype), rows.mT).square().sum(-2)  # (…, R')
+        return spread.sqrt()[..., None] * self.base[..., start : start + rows.shape[-2], :]
 
 
 Call = tuple[Tensor, Tensor]  # a layer's rows (…, R, I) and its output in one call

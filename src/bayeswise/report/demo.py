@@ -44,9 +44,9 @@ def paper(step_size: float, sigma_r: float, initial_scale: float, steps: int) ->
     """The paper's settings for its synthetic problems (App. H.1): weight noise, R0 = σ_r² I, U0 = 0.01² N I.
 
     The appendix prints σ_r = 80 and 20, the tables σ_r². Read as printed, σ_r² = 6400 and 400, we get the
-    figure: sinc recovers its noise (0.10) and all bands open away from the data. Read as σ_r² = 80 and 20,
-    the noise comes out too large (0.13 for 0.10 on sinc, 0.13 for 0.02 on the sines), the bands hardly open, and
-    the two moons are sure of everything far away. The step size, update rate and number of steps are ours.
+    figure: sinc recovers its noise and all bands open away from the data. Read as σ_r² = 80 and 20, the noise
+    comes out too large (0.13 for 0.10 on sinc, 0.13 for 0.02 on the sines), the bands hardly open, and the two
+    moons are sure of everything far away. Step size, update rate and number of steps are ours.
     """
     r0 = sigma_r**2
     return BALI(
