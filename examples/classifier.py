@@ -1,6 +1,9 @@
 """A classifier that knows when it does not know: rows far from all training data stand out.
 
-python examples/classifier.py
+The rows count for less than they are (`effective`) to show this clearly; with the default some far places
+look as sure as near ones, so try your own data before you rely on it.
+
+    python examples/classifier.py
 """
 
 import torch

@@ -1,6 +1,8 @@
 """Uncertainty for a PyTorch regression: small at the data, large in the gap between them.
 
-python examples/regression.py
+The prior was made wide to show this clearly; with the default settings the gap stands out much less.
+
+    python examples/regression.py
 """
 
 import math

@@ -1,8 +1,9 @@
-"""Save a posterior and load it again; stop a run and go on with the same bits.
+"""Save a posterior and load it again; kill a run and go on with the same bits.
 
 python examples/saving.py
 """
 
+import contextlib
 import tempfile
 from pathlib import Path
 
@@ -16,9 +17,13 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 32), nn.ReLU(), nn.Linear(32, 1))
 
 
-def stop_after(step: int):
-    """A callback that ends the run, as a power cut would."""
-    return lambda progress: progress.step >= step
+class PowerCut(Exception):
+    """What no program expects."""
+
+
+def power_cut(progress) -> None:
+    if progress.step == 250:
+        raise PowerCut
 
 
 def main() -> dict[str, bool]:
@@ -38,11 +43,12 @@ def main() -> dict[str, bool]:
 
         saves = bw.Checkpoints(folder / "run", every=100)
         settings = {"batch_size": 100, "progress": False, "checkpoint": saves}
-        bw.fit(network(), (x, y), bw.Gaussian(), method, callbacks=[stop_after(250)], **settings)
+        with contextlib.suppress(PowerCut):
+            bw.fit(network(), (x, y), bw.Gaussian(), method, callbacks=[power_cut], **settings)
         print("checkpoints:", ", ".join(sorted(file.name for file in (folder / "run").iterdir())))
         resumed = bw.fit(network(), (x, y), bw.Gaussian(), method, **settings)
         resumes = torch.equal(posterior.predict(x).mean, resumed.predict(x).mean)
-        print("the resumed run ends with the bits of the run that was not stopped:", resumes)
+        print("the resumed run ends with the bits of the run that was not killed:", resumes)
     return {"loaded": same, "resumed": resumes}
 
 

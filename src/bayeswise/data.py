@@ -161,4 +161,6 @@ Rows = TensorRows | LoaderRows
 def as_loader(dataset: Dataset, batch_size: int | None) -> DataLoader:
     """A shuffling loader for a map-style dataset, an ordered one for a stream."""
     sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if sized and len(dataset) == 0:  # type: ignore[arg-type]
+        raise ValueError("the Dataset has no rows; at least one is needed")
     return DataLoader(dataset, batch_size=batch_size or BATCH, shuffle=sized)

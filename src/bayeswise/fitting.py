@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -76,9 +77,11 @@ def fit(
     _warn_fixed(network, method)
     checkpoints = Checkpoints(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
     identity = {"method": to_config(method), "seed": seed, "rows": problem.n, "members": members}
+    if checkpoints is not None:
+        identity["data"] = _fingerprint(rows)
     state = train(method, problem, rows, seed, progress, callbacks, checkpoints, identity)
     posterior = method.posterior(problem, state, rows)
-    _warn_rescues(state, posterior)
+    _warn_rescues(posterior)
     return replace(posterior, seed=seed, notes=posterior.notes + _fixed_note(posterior))
 
 
@@ -132,7 +135,11 @@ def _network(model: nn.Module, source: Any, select: Select, members: int | None)
         x, x.dtype if x.dtype not in (torch.float16, torch.bfloat16) else torch.float32, device
     )
     with torch.inference_mode(False), evaluating(model):
-        return discover(model, x, select)
+        try:
+            return discover(model, x, select)
+        except RuntimeError as error:
+            shape, kind = tuple(x.shape), str(x.dtype).removeprefix("torch.")
+            raise ValueError(f"the model cannot run x of shape {shape} and type {kind}: {error}") from error
 
 
 def _example_inputs(source: Any, members: int | None) -> Tensor:
@@ -209,9 +216,8 @@ def _warn_half(model: nn.Module, source: Any) -> None:
 
 
 def _warn_fixed(network: Network, method: Method[Any]) -> None:
-    if not isinstance(method, BALI) or not network.fixed:
-        return
-    warnings.warn(fixed_text(network), FixedParametersWarning, stacklevel=3)
+    if network.fixed and not method.infers_all:
+        warnings.warn(fixed_text(network), FixedParametersWarning, stacklevel=3)
 
 
 def fixed_text(network: Network) -> str:
@@ -228,13 +234,19 @@ def _fixed_note(posterior: Posterior) -> tuple[str, ...]:
     return (fixed_text(network),) if network.fixed and network.layers else ()
 
 
-def _warn_rescues(state: Any, posterior: Posterior) -> None:
-    last = getattr(posterior.weights, "layers", {}).values()  # factorised after the last step
-    rescues = int(getattr(state, "rescues", 0)) + sum(int((q.jitter > 0).sum()) for q in last)
-    if rescues:
+def _warn_rescues(posterior: Posterior) -> None:
+    if posterior.rescues:
         warnings.warn(
-            f"{rescues} factorisations needed jitter; the posterior is close, not exact: "
+            f"{posterior.rescues} factorisations needed jitter; the posterior is close, not exact: "
             "a tighter prior or a larger noise floor avoids it",
             NumericalWarning,
             stacklevel=3,
         )
+
+
+def _fingerprint(rows: Rows) -> str:
+    """A digest of one batch, by which a resumed run knows its data."""
+    digest = hashlib.sha256()
+    for tensor in rows.example:
+        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]

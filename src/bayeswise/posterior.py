@@ -30,6 +30,7 @@ class Posterior:
     method: str
     notes: tuple[str, ...] = ()
     seed: int = 0
+    rescues: int = 0  # factorisations that needed jitter
 
     def sample(self, n: int, rng: Generator | None = None) -> Params:
         """Parameters of n networks (n, …), by their names in the module."""
@@ -73,7 +74,8 @@ class Posterior:
 
     def summary(self) -> str:
         """What was inferred, layer by layer, and what was not."""
-        return "\n".join([f"{self.method} posterior", *self.notes])
+        rescued = [f"{self.rescues} factorisations needed jitter"] if self.rescues else []
+        return "\n".join([f"{self.method} posterior", *self.notes, *rescued])
 
     def save(self, path: str | Path) -> None:
         """Write a directory that `bayeswise.load(path, model)` reads."""

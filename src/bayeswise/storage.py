@@ -30,6 +30,7 @@ def save_posterior(posterior: Posterior, path: str | Path, extra: dict[str, Any]
         "method": posterior.method,
         "notes": list(posterior.notes),
         "seed": posterior.seed,
+        "rescues": posterior.rescues,
         "rows": problem.n,
         "members": problem.members,
         "likelihood": _name(problem.likelihood, LIKELIHOODS),
@@ -97,7 +98,8 @@ def _restored(config: dict[str, Any], tensors: dict[str, Tensor], model: nn.Modu
         likelihood = likelihood.given(tensors["likelihood/noise"])
     units = Units(tensors["units/shift"], tensors["units/scale"])
     problem = Problem(network, likelihood, config["rows"], units, config["members"])
-    return Posterior(problem, weights, config["method"], tuple(config["notes"]), config["seed"])
+    notes, seed, rescues = tuple(config["notes"]), config["seed"], config["rescues"]
+    return Posterior(problem, weights, config["method"], notes, seed, rescues)
 
 
 def _check_model(expected: dict[str, Tensor], model: nn.Module) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,15 +11,20 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from torch.utils.data import IterableDataset
 from tqdm.auto import tqdm
 
-from bayeswise.data import Batch, Rows
+from bayeswise.data import Batch, LoaderRows, Rows
 from bayeswise.methods.protocol import Info, Method, Passes
 from bayeswise.networks import evaluating
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 from bayeswise.randomness import derived_seed
 from bayeswise.saving import SavedModelError, flatten, newest_checkpoint, unflatten, write_checkpoint
+
+
+class ReplayWarning(UserWarning):
+    """The data cannot be gone through again in the same order, so a resumed run may differ."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +45,7 @@ class EarlyStopping:
     """End the run when the log-likelihood of held-out rows has not improved for a while.
 
     The held-out rows are in the user's units; they are looked at every `every` steps with `draws` networks.
+    What was seen is saved with a checkpoint, as of any callback that has a `history`.
     """
 
     x: Any
@@ -67,17 +74,6 @@ class Checkpoints:
     seconds: float = 60.0
 
 
-@dataclass
-class _Run:
-    """The position of a run: all that a checkpoint holds beside the method's state."""
-
-    state: Any
-    rng: Generator
-    step: int = 0
-    epoch: int = 0
-    position: int = 0  # batches of this epoch that are done
-
-
 def train(
     method: Method[Any],
     problem: Problem,
@@ -93,39 +89,56 @@ def train(
     A run with checkpoints that was interrupted goes on where its newest complete checkpoint stands, and ends
     with the same bits; `identity` says what must agree for that.
     """
-    plan = method.plan(problem)
     with torch.inference_mode(False), evaluating(problem.network.module):
         rng = Generator(problem.network.device).manual_seed(derived_seed(seed, 1))
-        run = _Run(method.init(problem, rows, rng), rng)
-        if checkpoints is not None:
-            _resume(run, checkpoints, identity or {})
-        total = plan.n * sum(1 for _ in rows.ordered()) if isinstance(plan, Passes) else plan.n
-        batches = (
-            _ordered(rows, run) if isinstance(plan, Passes) else _shuffled(rows, run, derived_seed(seed, 2))
-        )
+        run = Run(method.init(problem, rows, rng), rng)
+        keeper = None if checkpoints is None else Keeper(checkpoints, identity or {}, callbacks)
+        if keeper is not None:
+            _warn_stream(rows)
+            keeper.resume(run)
+        plan = method.plan(problem)
+        if isinstance(plan, Passes):
+            total, batches = plan.n * sum(1 for _ in rows.ordered()), _ordered(rows, run)
+        else:
+            total, batches = plan.n, _shuffled(rows, run, derived_seed(seed, 2))
         with tqdm(total=total, initial=run.step, disable=not progress, delay=1, unit="step") as bar:
-            _loop(method, problem, rows, run, batches, total, callbacks, checkpoints, identity or {}, bar)
+            for info in _steps(method, problem, run, batches, total):
+                now = Progress(run.step, total, info, lambda: method.posterior(problem, run.state, rows))
+                run.stopped = any([bool(callback(now)) for callback in callbacks])
+                _show(bar, info)
+                if keeper is not None:
+                    keeper.keep(run, last=run.stopped or run.step == total)
     return run.state
 
 
-def _loop(method, problem, rows, run, batches, total, callbacks, checkpoints, identity, bar) -> None:
-    clock = _Clock(checkpoints)
-    shown = time.monotonic()
-    stopped = False
-    while run.step < total and not stopped:
+@dataclass
+class Run:
+    """The position of a run: all that a checkpoint holds beside what callbacks saw."""
+
+    state: Any
+    rng: Generator
+    step: int = 0
+    epoch: int = 0
+    position: int = 0  # batches of this epoch that are done
+    stopped: bool = False  # by a callback
+
+
+def _steps(
+    method: Method[Any], problem: Problem, run: Run, batches: Iterator[Batch], total: int
+) -> Iterator[Info]:
+    while run.step < total and not run.stopped:
         run.state, info = method.step(problem, run.state, next(batches), run.rng)
         run.step += 1
-        now = Progress(run.step, total, info, lambda: method.posterior(problem, run.state, rows))
-        stopped = any([bool(callback(now)) for callback in callbacks])
-        bar.update()
-        if time.monotonic() - shown > 0.5:
-            shown = time.monotonic()
-            bar.set_postfix_str(f"log-likelihood {float(info.log_lik.mean()):.3f}", refresh=False)
-        if checkpoints is not None and (clock.due(run.step) or run.step == total or stopped):
-            _save(run, checkpoints, identity)
+        yield info
 
 
-def _shuffled(rows: Rows, run: _Run, seed: int) -> Iterator[Batch]:
+def _show(bar: tqdm, info: Info) -> None:
+    """Advance the bar, and show the log-likelihood when the bar is drawn anew."""
+    if bar.update():
+        bar.set_postfix_str(f"log-likelihood {float(info.log_lik.mean()):.3f}", refresh=False)
+
+
+def _shuffled(rows: Rows, run: Run, seed: int) -> Iterator[Batch]:
     while True:
         found = False
         for batch in rows.epoch(run.epoch, seed, run.position):
@@ -137,7 +150,7 @@ def _shuffled(rows: Rows, run: _Run, seed: int) -> Iterator[Batch]:
         run.epoch, run.position = run.epoch + 1, 0
 
 
-def _ordered(rows: Rows, run: _Run) -> Iterator[Batch]:
+def _ordered(rows: Rows, run: Run) -> Iterator[Batch]:
     while True:
         for index, batch in enumerate(rows.ordered()):
             if index >= run.position:
@@ -146,45 +159,67 @@ def _ordered(rows: Rows, run: _Run) -> Iterator[Batch]:
         run.epoch, run.position = run.epoch + 1, 0
 
 
-class _Clock:
-    def __init__(self, checkpoints: Checkpoints | None) -> None:
-        self.checkpoints, self.last = checkpoints, time.monotonic()
-
-    def due(self, step: int) -> bool:
-        if self.checkpoints is None:
-            return False
-        due = step % self.checkpoints.every == 0 or time.monotonic() - self.last > self.checkpoints.seconds
-        if due:
-            self.last = time.monotonic()
-        return due
-
-
-def _save(run: _Run, checkpoints: Checkpoints, identity: dict[str, Any]) -> None:
-    meta = {"step": run.step, "epoch": run.epoch, "position": run.position, "identity": identity}
-    tensors: dict[str, Tensor] = {f"state/{name}": value for name, value in flatten(run.state).items()}
-    write_checkpoint(checkpoints.folder, run.step, meta, tensors | {"rng": run.rng.get_state()})
-
-
-def _resume(run: _Run, checkpoints: Checkpoints, identity: dict[str, Any]) -> None:
-    found = newest_checkpoint(checkpoints.folder)
-    if found is None:
-        return
-    meta, tensors = found
-    differing = [key for key in identity if meta.get("identity", {}).get(key) != identity[key]]
-    if differing:
-        raise SavedModelError(
-            f"the checkpoint in {checkpoints.folder} belongs to a run with another {differing[0]}: "
-            f"{meta.get('identity', {}).get(differing[0])!r} there, {identity[differing[0]]!r} here; "
-            "use another folder, or remove this one to start afresh"
+def _warn_stream(rows: Rows) -> None:
+    if isinstance(rows, LoaderRows) and isinstance(rows.loader.dataset, IterableDataset):
+        warnings.warn(
+            "a DataLoader over an IterableDataset may yield other batches when it is gone through again: "
+            "a resumed run need not end with the same bits; use a map-style Dataset for that",
+            ReplayWarning,
+            stacklevel=4,
         )
-    device = run.rng.device
-    saved = {
-        name.removeprefix("state/"): value.to(
-            device, copy=True
-        )  # a copy is aligned, so it gives the same bits
-        for name, value in tensors.items()
-        if name.startswith("state/")
-    }
-    run.state = unflatten(run.state, saved)
-    run.rng.set_state(tensors["rng"])
-    run.step, run.epoch, run.position = int(meta["step"]), int(meta["epoch"]), int(meta["position"])
+
+
+class Keeper:
+    """Saves a run now and then, and brings it back."""
+
+    def __init__(
+        self, checkpoints: Checkpoints, identity: dict[str, Any], callbacks: Sequence[Callback]
+    ) -> None:
+        """What must agree between the runs, and the callbacks whose history belongs to them."""
+        self.where, self.identity, self.callbacks = checkpoints, identity, callbacks
+        self.last = time.monotonic()
+
+    def keep(self, run: Run, last: bool) -> None:
+        """Write a checkpoint if one is due."""
+        late = time.monotonic() - self.last > self.where.seconds
+        if not (last or late or run.step % self.where.every == 0):
+            return
+        meta = {"step": run.step, "epoch": run.epoch, "position": run.position, "stopped": run.stopped}
+        meta |= {"identity": self.identity, "histories": [_history(c) for c in self.callbacks]}
+        tensors: dict[str, Tensor] = {f"state/{name}": value for name, value in flatten(run.state).items()}
+        write_checkpoint(self.where.folder, run.step, meta, tensors | {"rng": run.rng.get_state()})
+        self.last = time.monotonic()
+
+    def resume(self, run: Run) -> None:
+        """Go on from the newest complete checkpoint, if there is one of the same run."""
+        found = newest_checkpoint(self.where.folder)
+        if found is None:
+            return
+        meta, tensors = found
+        self._check(meta.get("identity", {}))
+        saved = {
+            name.removeprefix("state/"): value.to(run.rng.device, copy=True)  # aligned, for the same bits
+            for name, value in tensors.items()
+            if name.startswith("state/")
+        }
+        run.state = unflatten(run.state, saved)
+        run.rng.set_state(tensors["rng"])
+        run.step, run.epoch, run.position = int(meta["step"]), int(meta["epoch"]), int(meta["position"])
+        run.stopped = bool(meta["stopped"])
+        for callback, history in zip(self.callbacks, meta["histories"], strict=False):
+            if history is not None and hasattr(callback, "history"):
+                callback.history[:] = [tuple(item) for item in history]  # type: ignore[attr-defined]
+
+    def _check(self, theirs: dict[str, Any]) -> None:
+        for key, value in self.identity.items():
+            if theirs.get(key) != value:
+                raise SavedModelError(
+                    f"the checkpoint in {self.where.folder} belongs to a run with another {key}: "
+                    f"{theirs.get(key)!r} there, {value!r} here; "
+                    "use another folder, or remove this one to start afresh"
+                )
+
+
+def _history(callback: Callback) -> list[list[Any]] | None:
+    history = getattr(callback, "history", None)
+    return [list(item) for item in history] if isinstance(history, list) else None

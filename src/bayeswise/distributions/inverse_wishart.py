@@ -103,7 +103,7 @@ class MatrixNormalInverseWishart:
     ) -> Tensor:
         """W = L11⁻ᵀ (L11ᵀM + A Fᵀ), n draws (n, …, I, O); F is a root of Σ, by default at its mode.
 
-        With a narrower `dtype` the noise is computed in that precision, and the mean still in the factor's own.
+        With a narrower `dtype` the noise is computed in that precision, the mean still in its own.
         """
         dtype = dtype or self.factor.dtype
         factor = self.noise_factor if noise_factor is None else noise_factor

@@ -46,7 +46,7 @@ SETTINGS: dict[str, type] = {  # what a saved method may be made of
     name: kind
     for module in (priors, schedules, forward, updates)
     for name, kind in vars(module).items()
-    if isinstance(kind, type) and is_dataclass(kind)
+    if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__
 } | {kind.__name__: kind for kind in METHODS.values()}
 
 EstimatorT = TypeVar("EstimatorT", bound="BayesianNetwork")

@@ -128,6 +128,11 @@ class BALI:
         """A network that starts from its own weights keeps its own units."""
         return self.start == "draw"
 
+    @property
+    def infers_all(self) -> bool:
+        """Parameters outside the chosen layers stay as they are."""
+        return False
+
     def plan(self, problem: Problem) -> Steps:
         """So many steps over reshuffled data."""
         return Steps(self.steps)
@@ -178,7 +183,8 @@ class BALI:
         kind = Layerwise if self.noise == "mode" else LayerwiseDrawn
         noise_layer = problem.network.output_layer if problem.is_regression else None
         weights = kind(layers, noise_layer, self._residual(problem, state))
-        return Posterior(problem, weights, "BALI", self._notes(problem, state, layers))
+        rescues = int(state.rescues) + sum(int((q.jitter > 0).sum()) for q in layers.values())
+        return Posterior(problem, weights, "BALI", self._notes(problem, state, layers), rescues=rescues)
 
     # ---------------------------------------------------------------------------- what is fixed for a problem
 
@@ -333,9 +339,6 @@ class BALI:
             lines.append(
                 "no layer's output is the model's output: all layers follow gradients, noise by residuals"
             )
-        rescues = int(state.rescues) + sum(int((q.jitter > 0).sum()) for q in layers.values())
-        if rescues:
-            lines.append(f"{rescues} factorisations needed jitter")
         return tuple(lines)
 
 

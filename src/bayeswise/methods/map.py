@@ -63,6 +63,11 @@ class MAP:
         """The module's weights are taken as a start, not as a trained model."""
         return True
 
+    @property
+    def infers_all(self) -> bool:
+        """All parameters train."""
+        return True
+
     def plan(self, problem: Problem) -> Steps:
         """So many steps over reshuffled data."""
         return Steps(self.steps)

@@ -68,6 +68,11 @@ class Method(Protocol[S]):
         """Whether regression targets may be standardised: not for a model trained in its own units."""
         ...
 
+    @property
+    def infers_all(self) -> bool:
+        """Whether all parameters are inferred, and not only those of the chosen layers."""
+        ...
+
     def plan(self, problem: Problem) -> Plan:
         """How the data are to be gone through."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,7 +45,7 @@ def paper(step_size: float, sigma_r: float, initial_scale: float, steps: int) ->
 
     The appendix prints σ_r = 80 and 20, the tables σ_r². Read as printed, σ_r² = 6400 and 400, we get the
     figure: sinc recovers its noise and all bands open away from the data. Read as σ_r² = 80 and 20, the noise
-    comes out too large (0.13 for 0.10 on sinc, 0.13 for 0.02 on the sines), the bands hardly open, and the two
+    comes out too large (0.13 for 0.10 on sinc, 0.13 for 0.02 on the sines), the bands hardly open, and the
     moons are sure of everything far away. Step size, update rate and number of steps are ours.
     """
     r0 = sigma_r**2
@@ -66,7 +66,7 @@ class Settings:
 
     sinc: BALI = field(default=paper(0.1, 80, 3, 300))
     sines: BALI = field(default=paper(0.1, 80, 3, 300))
-    moons: BALI = field(default=paper(0.2, 20, 1, 250))
+    moons: BALI = field(default=replace(paper(0.3, 20, 1, 250), effective=0.5))
     diabetes: BALI = field(default=BALI(steps=500, prior=FanIn(1), forward=WeightNoise()))
     cancer: BALI = field(default=BALI(steps=500, prior=FanIn(3), effective=0.5, forward=WeightNoise()))
     hidden: tuple[int, ...] = (256, 256, 256)
