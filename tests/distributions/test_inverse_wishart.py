@@ -321,3 +321,13 @@ def test_student_t_density_of_one_output_equals_that_of_torch() -> None:
     y = torch.tensor([5.0, -1.2], dtype=torch.float64)
     ours = MultivariateStudentT(loc[:, None], scale[:, None, None], df).log_prob(y[:, None])
     assert_close(ours, torch.distributions.StudentT(df, loc, scale).log_prob(y), 1e-12)
+
+
+def test_one_draw_is_the_first_of_a_sample():
+    """`draw` and `sample` are the same linear map of the same standard normal numbers."""
+    rng = torch.Generator().manual_seed(3)
+    rows = torch.randn(2, 30, 8, generator=rng, dtype=torch.float64)
+    q = MatrixNormalInverseWishart.from_stats(RegressionStats.of(rows[..., :5], rows[..., 5:]))
+    one = q.draw(torch.Generator().manual_seed(0))
+    many = q.sample(1, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(one, many[0], rtol=1e-12, atol=1e-13)

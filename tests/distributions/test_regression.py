@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayeswise.distributions import DiagonalPrior, RegressionStats
+from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
 
 ROWS, INPUTS, OUTPUTS, MEMBERS = 7, 5, 3, 2
 
@@ -108,3 +108,35 @@ def test_diagonal_prior_adds_what_its_dense_statistics_add() -> None:
     assert torch.equal(data.joint, before)
     want = RegressionStats.prior(4.0, 0.3 * torch.eye(OUTPUTS, dtype=torch.float64), 6.5, INPUTS)
     assert_equal(prior.stats(), want, 0.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_shifted_statistics_are_those_of_the_shifted_targets(dtype):
+    rng = torch.Generator().manual_seed(5)
+    x = torch.randn(2, 7, 5, generator=rng, dtype=dtype)
+    y = torch.randn(2, 7, 3, generator=rng, dtype=dtype)
+    w = torch.randn(2, 5, 3, generator=rng, dtype=dtype)
+    before = RegressionStats.of(x, y)
+    kept = before.joint.clone()
+    expected = RegressionStats.of(x.double(), y.double() + x.double() @ w.double())
+    bound = 1e-12 if dtype == torch.float64 else 1e-5
+    torch.testing.assert_close(before.shifted(w).joint, expected.joint, rtol=bound, atol=bound)
+    assert torch.equal(before.joint, kept)
+
+
+def test_what_is_explained_cancels_exactly_in_shifted_statistics():
+    """A small step on large outputs: the scale U is that of the step, which float32 rows alone would lose."""
+    rng = torch.Generator().manual_seed(6)
+    x = torch.randn(200, 5, generator=rng)
+    w = 1e4 * torch.randn(5, 3, generator=rng)
+    step = 1e-2 * torch.randn(200, 3, generator=rng)
+    prior = DiagonalPrior(1e6, 1e-9, 0.0, 5, 3)
+    shifted = MatrixNormalInverseWishart.from_stats(prior + RegressionStats.of(x, step).shifted(w))
+    xd, rest = x.double(), step.double()
+    exact = rest.T @ rest - rest.T @ xd @ torch.linalg.solve(xd.T @ xd, xd.T @ rest)
+    assert float((shifted.scale - exact).norm() / exact.norm()) < 1e-2  # the prior pulls a little
+    assert float(shifted.jitter) == 0
+    direct = RegressionStats.of(x, x @ w + step)
+    wide = RegressionStats(direct.joint.double(), direct.n, 5)
+    lost = (wide.yy - wide.xy.mT @ torch.linalg.solve(wide.xx, wide.xy) - exact).norm() / exact.norm()
+    assert float(lost) > 1.0

@@ -94,6 +94,12 @@ class MatrixNormalInverseWishart:
         bartlett = normal.tril(-1) + torch.diag_embed(diagonal)  # B Bᵀ ~ Wishart(I, u)
         return solve_lower(bartlett, self.scale_factor.mT.expand(shape)).mT
 
+    def draw(self, rng: Generator | None = None) -> Tensor:
+        """W = L11⁻ᵀ (L11ᵀM + A Fᵀ), one draw (…, I, O) with Σ = F Fᵀ at its mode."""
+        cross = self.cross_factor
+        a = torch.randn(cross.shape, generator=rng, dtype=cross.dtype, device=cross.device)
+        return solve_lower_t(self.precision_factor, cross + a @ self.noise_factor.mT)
+
     def sample(
         self,
         n: int,
@@ -101,20 +107,17 @@ class MatrixNormalInverseWishart:
         noise_factor: Tensor | None = None,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
-        """W = L11⁻ᵀ (L11ᵀM + A Fᵀ), n draws (n, …, I, O); F is a root of Σ, by default at its mode.
+        """W = M + L11⁻ᵀ A Fᵀ, n draws (n, …, I, O); F is a root of Σ, by default at its mode.
 
-        With a narrower `dtype` the noise is computed in that precision, the mean still in its own.
+        The mean is exact; `dtype` says in which precision the noise around it is computed.
         """
         dtype = dtype or self.factor.dtype
         factor = self.noise_factor if noise_factor is None else noise_factor
         shape = (n, *self.factor.shape[:-2], self.inputs, self.outputs)
         a = torch.randn(shape, generator=rng, dtype=dtype, device=self.factor.device)
-        together = dtype == self.factor.dtype  # mean and noise in one solve
-        columns = a @ factor.mT.to(dtype) + (self.cross_factor if together else 0)
-        columns = columns.movedim(0, -2).flatten(-2)  # (…, I, n·O): one solve for all draws
-        solved = solve_lower_t(self.precision_factor.to(dtype), columns)
-        w = solved.unflatten(-1, (n, self.outputs)).movedim(-2, 0)
-        return w if together else self.mean.to(dtype) + w
+        columns = (a @ factor.mT.to(dtype)).movedim(0, -2).flatten(-2)  # (…, I, n·O): one solve for all draws
+        noise = solve_lower_t(self.precision_factor.to(dtype), columns)
+        return self.mean.to(dtype) + noise.unflatten(-1, (n, self.outputs)).movedim(-2, 0)
 
     def predictive(self, x: Tensor) -> MultivariateStudentT:
         """Y | x ~ t_{u-O+1}(xM, (1 + x R xᵀ) U / (u-O+1)) for each row of x (…, R, I)."""

@@ -56,6 +56,11 @@ class RegressionStats:
         return self.joint[..., : self.inputs, self.inputs :]
 
     @property
+    def yx(self) -> Tensor:
+        """YᵀX (…, O, I)."""
+        return self.joint[..., self.inputs :, : self.inputs]
+
+    @property
     def yy(self) -> Tensor:
         """YᵀY (…, O, O)."""
         return self.joint[..., self.inputs :, self.inputs :]
@@ -79,14 +84,14 @@ class RegressionStats:
 
         In float64 it loses nothing where x w is much larger than y, which adding the rows first would.
         """
-        joint, w = self.joint.double(), w.double()
-        xx, xy = joint[..., : self.inputs, : self.inputs], joint[..., : self.inputs, self.inputs :]
-        xw = xx @ w  # (…, I, O)
-        half = w.mT @ (0.5 * xw + xy)  # wᵀ(xx w + 2 xy) / 2
-        cross = xy + xw
-        top = torch.cat([xx, cross], -1)
-        yy = joint[..., self.inputs :, self.inputs :] + half + half.mT
-        return RegressionStats(torch.cat([top, torch.cat([cross.mT, yy], -1)], -2), self.n, self.inputs)
+        moved = RegressionStats(self.joint.to(torch.float64, copy=True), self.n, self.inputs)
+        w = w.double()
+        xw = moved.xx @ w  # (…, I, O)
+        half = w.mT @ torch.add(moved.xy, xw, alpha=0.5)  # wᵀ(xx w + 2 xy) / 2
+        moved.yy.add_(half).add_(half.mT)
+        moved.xy.add_(xw)
+        moved.yx.copy_(moved.xy.mT)
+        return moved
 
     def move_(self, rate: float, other: RegressionStats, weight: float) -> RegressionStats:
         """(1 - rate)·self + rate·weight·other, in place: self is consumed."""

@@ -44,7 +44,7 @@ class WeightNoise:
         self, layers: Layers, network: Network, x: Tensor, rng: Generator
     ) -> tuple[Weights, dict[str, LocalNoise]]:
         """One draw of each layer."""
-        return {name: q.sample(1, rng)[0].to(network.dtype) for name, q in layers.items()}, {}
+        return {name: q.draw(rng).to(network.dtype) for name, q in layers.items()}, {}
 
 
 @dataclass(frozen=True)

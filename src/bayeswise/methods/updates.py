@@ -56,7 +56,7 @@ class MeanUpdate:
         mean = mean + rate * solve_lower_t(lower, solve_lower(lower, weight * off - mean / prior.variance))
         xy = total.xx @ mean
         moved.xy.copy_(xy)
-        moved.joint[..., moved.inputs :, : moved.inputs].copy_(xy.mT)
+        moved.yx.copy_(xy.mT)
         return moved
 
 
