@@ -91,5 +91,5 @@ class Problem:
         noise = self.likelihood.noise if isinstance(self.likelihood, Gaussian) else None
         if isinstance(noise, Tensor):
             return noise
-        eye = torch.eye(self.network.outputs, dtype=self.network.dtype, device=self.network.device)
+        eye = torch.eye(self.network.outputs, dtype=torch.float64, device=self.network.device)
         return eye * (1.0 if noise is None else noise)

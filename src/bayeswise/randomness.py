@@ -21,12 +21,9 @@ def derived_seed(seed: int, *path: int) -> int:
 
 
 @contextmanager
-def global_rng(seed: int | None = None) -> Iterator[None]:
-    """Save the global generator, seed it if asked to, and put it back, whatever happens."""
-    state = torch.get_rng_state()
-    try:
-        if seed is not None:
-            torch.manual_seed(seed)
+def global_rng(seed: int) -> Iterator[None]:
+    """Seed the global generators of all devices in use, and put them back, whatever happens."""
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(seed)
         yield
-    finally:
-        torch.set_rng_state(state)

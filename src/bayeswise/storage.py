@@ -48,8 +48,11 @@ def save_posterior(posterior: Posterior, path: str | Path, extra: dict[str, Any]
     tensors = {f"weights/{name}": value for name, value in posterior.weights.tensors().items()}
     tensors |= {f"constants/{name}": value for name, value in network.constants.items()}
     tensors |= {"units/shift": problem.units.shift, "units/scale": problem.units.scale}
-    if isinstance(problem.likelihood, Gaussian) and problem.likelihood.noise is not None:
-        tensors["likelihood/noise"] = problem.known_noise()
+    noise = getattr(problem.likelihood, "noise", None)
+    if isinstance(noise, Tensor):
+        tensors["likelihood/noise"] = noise
+    elif noise is not None:
+        config["variance"] = float(noise)
     write_directory(path, config, tensors)
 
 
@@ -96,6 +99,8 @@ def _restored(config: dict[str, Any], tensors: dict[str, Tensor], model: nn.Modu
     likelihood = LIKELIHOODS[config["likelihood"]]()
     if "likelihood/noise" in tensors:
         likelihood = likelihood.given(tensors["likelihood/noise"])
+    elif "variance" in config:
+        likelihood = Gaussian(config["variance"])
     units = Units(tensors["units/shift"], tensors["units/scale"])
     problem = Problem(network, likelihood, config["rows"], units, config["members"])
     notes, seed, rescues = tuple(config["notes"]), config["seed"], config["rescues"]

@@ -59,6 +59,8 @@ class EarlyStopping:
         """Whether to stop."""
         if progress.step % self.every:
             return False
+        if self.history and progress.step <= self.history[-1][0]:
+            self.history.clear()  # a new run
         value = float(progress.posterior().predict(self.x, self.draws).log_prob(self.y).mean())
         self.history.append((progress.step, value))
         best = max(range(len(self.history)), key=lambda i: self.history[i][1])

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import bayeswise as bw
 from bayeswise.data import TensorRows
+from bayeswise.distributions import MatrixNormal, RegressionStats
 from bayeswise.linalg import NumericalWarning
 from bayeswise.methods.updates import MeanUpdate
 from bayeswise.networks import discover, evaluating
@@ -553,3 +554,35 @@ def test_training_by_hand_is_training_by_the_loop():
     method, problem = bw.BALI(steps=4), problem_of(mlp(I, 4, O), x, bw.Gaussian())
     state = train(method, problem, TensorRows(x, y, N), seed=3, progress=False)
     assert int(state.step) == 4
+
+
+@pytest.mark.parametrize("variance", [0.01, 1.0, 100.0])
+def test_known_noise_gives_the_posterior_of_a_known_covariance(variance):
+    """One linear layer and a known Σ: eq. 10 and 11, whatever the residuals say."""
+    x, y = regression()
+    method = bw.BALI(steps=1, effective=1.0, prior=bw.Isotropic(2.0))
+    posterior = bw.fit(
+        nn.Linear(I, O).double(), (x, y), bw.Gaussian(variance), method, standardise=False, **QUIET
+    )
+    rows = torch.cat([x, torch.ones(N, 1, dtype=x.dtype)], 1)
+    prior = RegressionStats.prior(2.0, torch.eye(O, dtype=x.dtype), 0.0, I + 1)
+    noise = variance * torch.eye(O, dtype=x.dtype)
+    exact = MatrixNormal.from_stats(prior + RegressionStats.of(rows, y), noise)
+    layer = posterior.weights.layers[""]
+    close(layer.mean, exact.mean, 1e-9)
+    close(layer.noise, noise, 1e-9)
+    predictive = posterior.predict(x, n=4000)
+    spread = torch.linalg.solve_triangular(exact.precision_factor, rows.T, upper=False).square().sum(0)
+    expected = (variance * spread).sqrt()[:, None].expand(N, O)
+    torch.testing.assert_close(predictive.epistemic, expected, rtol=0.08, atol=0)
+    close(predictive.aleatoric, torch.full((N, O), variance**0.5, dtype=x.dtype), 1e-9)
+
+
+def test_drawn_noise_enters_the_passes_too():
+    x, y = regression()
+    factors = []
+    for noise in ("mode", "drawn"):
+        method = bw.BALI(steps=5, forward=bw.WeightNoise(), noise=noise)
+        weights = bw.fit(mlp(I, 4, O), (x, y), bw.Gaussian(), method, **QUIET).weights
+        factors.append(weights.layers["0"].factor)
+    assert not torch.allclose(*factors)

@@ -310,3 +310,40 @@ def fingerprint(module: nn.Module) -> list:
     for name, b in module.named_buffers():
         state.append((name, id(b), b.tolist()))
     return state
+
+
+def test_a_buffer_that_the_forward_moves_does_not_move_the_network():
+    """A counter in the forward pass: every call sees the value that was found; the module keeps its own."""
+
+    class Counting(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 2).double()
+            self.register_buffer("c", torch.ones((), dtype=torch.float64))
+
+        def forward(self, x):
+            self.c.add_(1)
+            return self.fc(x) * self.c
+
+    module, x = Counting(), torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    network = discover(module, x)
+    params = network.layer_parameters()
+    outputs = [network(params, x) for _ in range(3)]
+    assert torch.equal(outputs[0], outputs[2]) and float(network.constants["c"]) == 1 and float(module.c) == 1
+
+
+def test_a_submodule_that_was_exchanged_takes_the_given_values():
+    module = nn.Sequential(nn.Linear(3, 2)).double()
+    x = torch.randn(7, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    network = discover(module, x)
+    params = network.layer_parameters()
+    before = network(params, x)
+    module[0] = nn.Linear(3, 2).double()
+    assert torch.equal(network(params, x), before)
+
+
+def test_local_noise_has_a_finite_gradient_at_a_row_of_zeros():
+    noise = LocalNoise(torch.eye(3, dtype=torch.float64), torch.ones(2, 4, dtype=torch.float64))
+    rows = torch.zeros(2, 3, dtype=torch.float64, requires_grad=True)
+    noise(rows).sum().backward()
+    assert rows.grad is not None and rows.grad.isfinite().all()

@@ -33,9 +33,9 @@ def test_sinc_is_the_papers() -> None:
     x = torch.tensor([[0.0], [0.5], [-0.1]], dtype=torch.float64)
     expected = [1.0, 2 * math.sin(10) / 10 - 1, math.sin(2) - 1]
     torch.testing.assert_close(curve.truth(x)[:, 0], torch.tensor(expected, dtype=torch.float64))
-    assert len(curve.x) == 256 and len(curve.held_x) == 500 and float(curve.x.abs().max()) <= 1
+    assert len(curve.x) == 256 and len(curve.held_x) == 1000 and float(curve.x.abs().max()) <= 1
     noise = torch.cat([curve.y - curve.truth(curve.x), curve.held_y - curve.truth(curve.held_x)])
-    assert float(noise.std()) == pytest.approx(0.1, abs=5 * 0.1 / math.sqrt(2 * 756))
+    assert float(noise.std()) == pytest.approx(0.1, abs=5 * 0.1 / math.sqrt(2 * 1256))
 
 
 def test_sines_leave_a_gap() -> None:
@@ -46,7 +46,7 @@ def test_sines_leave_a_gap() -> None:
     assert len(curve.x) == 32 and 0.25 <= float(curve.x.abs().min()) and float(curve.x.abs().max()) <= 1
     assert 4 < int((curve.x < 0).sum()) < 28
     noise = curve.held_y - curve.truth(curve.held_x)
-    assert float(noise.std()) == pytest.approx(0.02, abs=5 * 0.02 / math.sqrt(1000))
+    assert float(noise.std()) == pytest.approx(0.02, abs=5 * 0.02 / math.sqrt(2000))
 
 
 def test_places_of_a_curve() -> None:
@@ -79,6 +79,8 @@ def test_tables_are_split_and_scaled(make, rows: int, held: int) -> None:
 
 
 def test_seeds_decide_the_data() -> None:
+    assert torch.equal(problems.sinc(3, held=5).y, problems.sinc(3, held=7).y)
+    assert not torch.equal(problems.sinc(3, held=256).held_x, problems.sinc(3).x)
     assert torch.equal(problems.sinc(3).y, problems.sinc(3).y)
     assert not torch.equal(problems.sinc(3).y, problems.sinc(4).y)
 
@@ -117,9 +119,12 @@ def test_recorder_looks_when_it_is_time() -> None:
     example, settings = problems.diabetes(0), tiny()
     outcome = learn(example, settings.diabetes, (5,), settings, 0, False)
     r = outcome.recorder
-    assert isinstance(r, Recorder) and r.steps == [3, 6, 9, 12] and 0 < r.seconds
-    again = outcome.posterior.predict(example.held_x[:256], 5).log_prob(example.held_y[:256])
-    assert r.held[-1] == pytest.approx(-float(again.mean()), rel=1e-6)
+    assert isinstance(r, Recorder) and r.steps == [2, 3, 5, 6, 9, 10, 12] and 0 < r.seconds
+    for seen, x, y in (
+        (r.training, example.x[:256], example.y[:256]),
+        (r.held, example.held_x, example.held_y),
+    ):
+        assert seen[-1] == pytest.approx(-float(outcome.posterior.predict(x, 5).log_prob(y).mean()), rel=1e-5)
     assert r.training[-1] < r.training[0]
 
 
@@ -193,12 +198,12 @@ def test_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_progress_goes_to_stderr(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        demo, "_report", lambda s, seed, progress, say: say("[1/5] sinc") or demo.Report("t", "", ())
-    )
+    monkeypatch.setattr(demo, "_report", lambda s, seed, progress: demo.Report("t", "", ()))
     run_demo(tmp_path)
     out, err = capfd.readouterr()
-    assert out == "" and "[1/5] sinc" in err and "report written after" in err
+    assert out == "" and re.fullmatch(r"report written after \d+ s\n", err)
+    run_demo(tmp_path, progress=False)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_readme_picture(tmp_path: Path) -> None:
@@ -206,7 +211,7 @@ def test_readme_picture(tmp_path: Path) -> None:
 
     path = picture.draw(tmp_path / "docs" / "demo.png", 0, tiny(), progress=False)
     with Image.open(path) as image:
-        assert image.size == (1240, 780)
+        assert image.size == (1240, 820)
 
 
 # ------------------------------------------------------------------------------------------- the quality
@@ -227,9 +232,9 @@ def test_sines_open_in_the_gap() -> None:
     s = Settings()
     outcome, view = learn_curve(problems.sines(0), s.sines, s, 0, False)
     n = view.numbers()
-    assert n["error"] < 0.06 and n["noise"] < 0.04
+    assert n["error"] < 0.08 and n["noise"] < 0.04
     assert min(n["gap"], n["left"], n["right"]) > 4 * n["at the data"]
-    assert outcome.scores()["coverage"] > 0.86
+    assert outcome.scores()["coverage"] > 0.82
 
 
 @pytest.mark.slow
@@ -237,7 +242,7 @@ def test_moons_are_unsure_far_away() -> None:
     s = Settings()
     outcome, view = learn_plane(problems.two_moons(0), s, 0, False)
     n, scores = view.numbers(), outcome.scores()
-    assert n["far"] > 0.2 and n["far"] > 10 * n["at the data"]
+    assert n["far"] > 0.3 and n["far"] > 5 * n["at the data"]
     assert scores["accuracy"] > 0.95 and scores["ece"] < 0.03 and scores["nll"] < 0.15
 
 

@@ -19,6 +19,8 @@ from bayeswise.linalg import (
     solve_lower_t,
 )
 
+CERTAIN = 1e12  # degrees of freedom of a known noise covariance
+
 
 @dataclass(frozen=True)
 class MatrixNormalInverseWishart:
@@ -93,6 +95,13 @@ class MatrixNormalInverseWishart:
         diagonal = chi_square(degrees, n, rng).sqrt()
         bartlett = normal.tril(-1) + torch.diag_embed(diagonal)  # B Bᵀ ~ Wishart(I, u)
         return solve_lower(bartlett, self.scale_factor.mT.expand(shape)).mT
+
+    def given(self, noise_factor: Tensor) -> MatrixNormalInverseWishart:
+        """The same weights with a known Σ = F Fᵀ, F (…, O, O): degrees of freedom that make it certain."""
+        factor, dof = self.factor.clone(), torch.full_like(self.dof, CERTAIN)
+        scale = (dof + self.outputs + 1).sqrt()[..., None, None]
+        factor[..., self.inputs :, self.inputs :] = noise_factor * scale
+        return replace(self, factor=factor, dof=dof)
 
     def draw(self, rng: Generator | None = None) -> Tensor:
         """W = L11⁻ᵀ (L11ᵀM + A Fᵀ), one draw (…, I, O) with Σ = F Fᵀ at its mode."""

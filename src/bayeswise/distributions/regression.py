@@ -121,7 +121,7 @@ class DiagonalPrior:
         parts = [(self.inputs, 1 / self.variance), (self.outputs, self.scale)]
         return torch.cat([torch.full((size,), value, dtype=torch.float64) for size, value in parts])
 
-    def stats(self) -> RegressionStats:
+    def stats(self, device: torch.device | None = None) -> RegressionStats:
         """The same as dense statistics."""
-        scale = self.scale * torch.eye(self.outputs, dtype=torch.float64)
+        scale = self.scale * torch.eye(self.outputs, dtype=torch.float64, device=device)
         return RegressionStats.prior(self.variance, scale, self.dof, self.inputs)

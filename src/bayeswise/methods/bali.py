@@ -23,7 +23,8 @@ import torch
 from torch import Generator, Tensor
 
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
-from bayeswise.linalg import condition
+from bayeswise.distributions.inverse_wishart import CERTAIN
+from bayeswise.linalg import condition, safe_cholesky
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
 from bayeswise.methods.protocol import Batch, Data, Info, Steps
 from bayeswise.methods.schedules import Cosine, Schedule
@@ -67,10 +68,10 @@ class Pass:
     y: Tensor
     rate: float  # γ
 
-    def layer(self, name: str) -> tuple[LayerSignal, Tensor, Tensor | None]:
-        """A layer's signals, its weights W (…, I, O), and the noise ε (…, R, O) on its outputs, if any."""
+    def layer(self, name: str) -> tuple[LayerSignal, Tensor, Tensor | float]:
+        """A layer's signals, its weights W (…, I, O), and the noise ε (…, R, O) on its outputs."""
         signal = self.signals.layers[name]
-        return signal, self.weights[name], self.noise[name](signal.x) if name in self.noise else None
+        return signal, self.weights[name], self.noise[name](signal.x) if name in self.noise else 0.0
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ class BALI:
     `prior` None means FanIn(40) for regression and FanIn(10) for classification; `first_prior` and
     `last_prior` None mean `prior`. `effective` None means N_eff = N below 1,000 rows and 0.25 N above.
     `start` "draw" begins with random weights, "model" with the module's own. `noise` "mode" keeps Σ at its
-    mode, "drawn" draws it with the weights of a prediction.
+    mode, "drawn" draws it wherever weights are drawn.
     """
 
     step_size: float = 0.5
@@ -239,12 +240,21 @@ class BALI:
         """q_{t-1} of every layer; none before the first step."""
         if int(state.step) == 0:
             return {}
-        return {
+        layers = {
             s.view.name: MatrixNormalInverseWishart.from_stats(
                 s.prior + state.layers[s.view.name].data, f'layer "{s.view.name}"'
             )
             for s in self.settings(problem)
         }
+        output = problem.network.output_layer
+        if problem.is_regression and not problem.infers_noise and output is not None:
+            layers[output] = layers[output].given(self._known_factor(problem))
+        return layers
+
+    def _known_factor(self, problem: Problem) -> Tensor:
+        """The root of a known noise covariance in the network's units (…, O, O)."""
+        noise = problem.units.noise_to_network(problem.known_noise())
+        return safe_cholesky(noise, "the known noise covariance").lower
 
     def _forward(
         self, problem: Problem, state: BALIState, posteriors: Layers, x: Tensor, rng: Generator
@@ -252,6 +262,8 @@ class BALI:
         """Weights and noise of the pass; before there is a posterior the starting weights."""
         if not posteriors:
             return state.start, {}
+        if self.noise == "drawn" and not isinstance(self.forward, Deterministic):
+            posteriors = {k: q.given(q.draw_noise_factor(1, rng)[0]) for k, q in posteriors.items()}
         return self.forward(posteriors, problem.network, x, rng)
 
     def _residual(self, problem: Problem, state: BALIState) -> MatrixNormalInverseWishart | None:
@@ -272,14 +284,10 @@ class BALI:
 
     def _updated(self, problem: Problem, setting: LayerSetting, old: LayerState, done: Pass) -> LayerState:
         """Ψgg, y = z + α g / sqrt(Ψgg), and the statistics of x and y."""
-        signal, w, e = done.layer(setting.view.name)
+        signal, w, e = done.layer(setting.view.name)  # ε is zero where the pass had no noise
         gg = old.gg.mul_(1 - done.rate).add_(signal.g.square().mean(-2), alpha=done.rate)
         step = done.y - signal.z if setting.regresses else self._step(signal.g, gg)
-        batch = (
-            Targets(signal.x, w, signal.z, step)
-            if e is None
-            else Targets(signal.x, w, signal.z - e, step + e)
-        )
+        batch = Targets(signal.x, w, signal.z - e, step + e, f'layer "{setting.view.name}"')
         weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem))  # N_eff / R
         return LayerState(self.update(setting.prior, old.data, batch, done.rate, weight), gg)
 
@@ -304,7 +312,8 @@ class BALI:
             values = {"rescues": float(rescues), "rate": rate}
             for name, q in posteriors.items():
                 values[f"condition/{name}"] = float(condition(q.factor).max())
-                values[f"evidence/{name}"] = float(self._evidence(problem, name, q).mean())
+                if float(q.dof.max()) < CERTAIN:  # the evidence is that of an unknown noise
+                    values[f"evidence/{name}"] = float(self._evidence(problem, name, q).mean())
             return values
 
         return Info(log_lik.mean(-1), details)
@@ -315,7 +324,7 @@ class BALI:
         given = self.layer_prior(problem, view)
         dof = max(given.dof, float(view.outputs))
         proper = DiagonalPrior(given.variance, given.scale, dof, view.inputs, view.outputs)
-        prior = MatrixNormalInverseWishart.from_stats(proper.stats(), name)
+        prior = MatrixNormalInverseWishart.from_stats(proper.stats(q.factor.device), name)
         posterior = MatrixNormalInverseWishart(
             q.factor.double(), q.dof.double() + dof - given.dof, q.inputs, q.jitter
         )

@@ -19,6 +19,7 @@ class Targets:
     w: Tensor  # (…, I, O): the weights of the pass
     z: Tensor  # (…, R, O): x W
     delta: Tensor  # (…, R, O)
+    name: str = "layer"  # for errors
 
     def stats(self, dtype: torch.dtype) -> RegressionStats:
         """Those of x and y, in float64 by way of Δ: what is large in y and explained by x cancels exactly."""
@@ -48,10 +49,10 @@ class MeanUpdate:
         """M ← M + γ R (R0⁻¹(M0 - M) + weight·xᵀ(y - xM)), where R is already the new one and M0 = 0."""
         mean = torch.zeros_like(data.xy)
         if rate < 1:  # the first step forgets all that was before
-            mean = MatrixNormalInverseWishart.from_stats(prior + data).mean.to(mean)
+            mean = MatrixNormalInverseWishart.from_stats(prior + data, batch.name).mean.to(mean)
         moved = data.move_(rate, batch.stats(data.joint.dtype), weight)  # its xy is not used
         total = prior + moved
-        lower = factorise(total.xx).lower.to(mean)
+        lower = factorise(total.xx, batch.name).lower.to(mean)
         off = batch.x.to(mean).mT @ (batch.z + batch.delta - batch.x @ mean.to(batch.x)).to(mean)
         mean = mean + rate * solve_lower_t(lower, solve_lower(lower, weight * off - mean / prior.variance))
         xy = total.xx @ mean

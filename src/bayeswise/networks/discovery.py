@@ -51,7 +51,8 @@ def _run(
         return z.clone()
 
     with torch.enable_grad(), hooked(module, views, on_output):
-        return functional_call(module, values, (x,)), calls
+        copies = {name: value.clone() for name, value in values.items()}  # a forward may move its buffers
+        return functional_call(module, copies, (x,)), calls
 
 
 def _output_layer(out: Tensor, calls: dict[str, list[Tensor]]) -> str | None:

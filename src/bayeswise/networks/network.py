@@ -107,15 +107,24 @@ class Network:
         return torch.stack([inner({k: v[i] for k, v in params.items()}, rows[i]) for i in range(size)])
 
     def _run(self, params: Params, x: Tensor) -> Any:
-        """The module with these values in place of its own: `functional_call`, at less overhead."""
-        if "slots" not in self.cache:
-            self.cache["slots"] = _slots(self.module)
-        slots = self.cache["slots"]
+        """The module with these values in place of its own; what a pass does to buffers is forgotten."""
+        moves = self.cache.get("moves constants", True)  # until it is known, they are copied
+        constants = {k: v.clone() for k, v in self.constants.items()} if moves else self.constants
+        try:
+            return self._swapped(params, constants, x)
+        finally:
+            if "moves constants" not in self.cache:
+                moved = any(not v.is_inference() and v._version > 0 for v in constants.values())
+                self.cache["moves constants"] = moved
+
+    def _swapped(self, params: Params, constants: Params, x: Tensor) -> Any:
+        """As `functional_call`, at less overhead: values go straight to where the module keeps its own."""
+        slots = self._slots()
         if slots is None:
-            return functional_call(self.module, (params, self.constants), (x,))
+            return functional_call(self.module, (params, constants), (x,))
         own = []
         try:
-            for name, value in (*params.items(), *self.constants.items()):
+            for name, value in (*params.items(), *constants.items()):
                 for store, key in slots[name]:
                     own.append((store, key, store[key]))
                     store[key] = value
@@ -124,8 +133,20 @@ class Network:
             for store, key, value in reversed(own):
                 store[key] = value
 
+    def _slots(self) -> Slots | None:
+        """Where the module keeps each value; looked up again when a submodule was exchanged."""
+        modules = list(self.module.modules())
+        known, slots = self.cache.get("slots", (None, None))
+        if known != modules:
+            slots = _slots(self.module)
+            self.cache["slots"] = (modules, slots)
+        return slots
 
-def _slots(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]] | None:
+
+Slots = dict[str, list[tuple[dict[str, Any], str]]]
+
+
+def _slots(module: nn.Module) -> Slots | None:
     """Where a module keeps each parameter and buffer, aliases included.
 
     None where a submodule wants to be told of new values (an LSTM holds its weights twice).
@@ -133,7 +154,7 @@ def _slots(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]] | N
     if any(type(m).__setattr__ is not nn.Module.__setattr__ for m in module.modules()):
         return None
     names = {id(v): k for k, v in (*module.named_parameters(), *module.named_buffers())}
-    slots: dict[str, list[tuple[dict[str, Any], str]]] = {}
+    slots: Slots = {}
     for m in module.modules():
         for store in (m._parameters, m._buffers):
             for key, value in store.items():

@@ -49,6 +49,7 @@ class LocalNoise:
     def __call__(self, rows: Tensor, start: int = 0) -> Tensor:
         """The noise of the rows (…, R', I) that begin at `start` of the layer's rows in this batch."""
         spread = solve_lower(self.precision_factor.to(rows.dtype), rows.mT).square().sum(-2)  # (…, R')
+        spread = spread.clamp_min(torch.finfo(rows.dtype).tiny)  # a row of zeros: the gradient stays finite
         return spread.sqrt()[..., None] * self.base[..., start : start + rows.shape[-2], :]
 
 

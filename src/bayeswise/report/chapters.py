@@ -30,6 +30,7 @@ from bayeswise.training import Progress
 LEVEL = 0.9
 LEVELS = (0.1, 0.25, 0.5, 0.75, 0.9, 0.95)
 FAR = 1.0  # a place in the plane is far when no training point is nearer than this
+EARLY = (2, 5, 10)  # steps at which a recorder looks in any case, because most is learnt there
 MOST_LOOKED_AT = 256  # rows of each kind that a recorder looks at
 
 Axes = Any
@@ -49,17 +50,22 @@ class Recorder:
 
     def __call__(self, progress: Progress) -> None:
         """Look when it is time."""
-        if progress.step % self.every and progress.step != progress.total:
+        if progress.step % self.every and progress.step not in (*EARLY, progress.total):
             return
-        start, posterior, e = monotonic(), progress.posterior(), self.example
+        start = monotonic()
+        training, held = self._look(progress.posterior())
         self.steps.append(progress.step)
-        self.training.append(self._nll(posterior, e.x, e.y))
-        self.held.append(self._nll(posterior, e.held_x, e.held_y))
+        self.training.append(training)
+        self.held.append(held)
         self.seconds += monotonic() - start
 
-    def _nll(self, posterior: Posterior, x: Tensor, y: Tensor) -> float:
-        predicted = posterior.predict(x[:MOST_LOOKED_AT], self.draws)
-        return float(metrics.nll(predicted.log_prob(y[:MOST_LOOKED_AT])))
+    def _look(self, posterior: Posterior) -> tuple[float, float]:
+        """Both in one prediction: drawing the networks takes longer than running them."""
+        e, most = self.example, MOST_LOOKED_AT
+        x, y = (torch.cat([a[:most], b[:most]]) for a, b in ((e.x, e.held_x), (e.y, e.held_y)))
+        log_prob = posterior.predict(x, self.draws).log_prob(y)  # (rows,)
+        n = min(most, len(e.x))
+        return float(metrics.nll(log_prob[:n])), float(metrics.nll(log_prob[n:]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,10 +119,10 @@ class CurveView:
         return found | ({"gap": float(std[gap].max())} if bool(gap.any()) else {})
 
     def draw(self, ax: Axes | None = None) -> BandDisplay:
-        """Mean and bands with the data and the truth."""
+        """Mean and bands with the data and the truth; wide bands leave the picture."""
         curve, q = self.curve, self.predicted
         low, high = (array(edge) for edge in q.interval(LEVEL))
-        return BandDisplay.from_predictions(
+        shown = BandDisplay.from_predictions(
             array(self.x),
             array(q.mean),
             array(q.epistemic),
@@ -127,6 +133,9 @@ class CurveView:
             level=LEVEL,
             ax=ax,
         )
+        bottom, top = float(curve.y.min()), float(curve.y.max())
+        shown.ax_.set_ylim(bottom - (top - bottom), top + (top - bottom))  # else the data are a thin line
+        return shown
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +281,7 @@ def _coverage(outcome: Outcome) -> Picture:
 
 def _reliability(outcome: Outcome) -> Picture:
     y = outcome.example.held_y
-    return Picture.of(ReliabilityDisplay.from_predictions(outcome.held.mean.numpy(), y.numpy(), bins=10))
+    return Picture.of(ReliabilityDisplay.from_predictions(outcome.held.mean.numpy(), y.numpy()))
 
 
 def _convergence(outcome: Outcome) -> Picture:

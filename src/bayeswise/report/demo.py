@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from time import monotonic
@@ -37,8 +36,6 @@ from bayeswise.report.problems import Curve, Example, Plane, breast_cancer, diab
 
 NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "jinja2": "Jinja2"}
 
-Say = Callable[[str], None]
-
 
 def paper(step_size: float, sigma_r: float, initial_scale: float, steps: int) -> BALI:
     """The paper's settings for its synthetic problems (App. H.1): weight noise, R0 = σ_r² I, U0 = 0.01² N I.
@@ -65,8 +62,8 @@ class Settings:
     """What the demo trains and how closely it looks. The tables' priors were chosen on other splits."""
 
     sinc: BALI = field(default=paper(0.1, 80, 3, 300))
-    sines: BALI = field(default=paper(0.1, 80, 3, 300))
-    moons: BALI = field(default=replace(paper(0.3, 20, 1, 250), effective=0.5))
+    sines: BALI = field(default=paper(0.2, 80, 3, 300))
+    moons: BALI = field(default=paper(0.3, 20, 1, 250))
     diabetes: BALI = field(default=BALI(steps=500, prior=FanIn(1), forward=WeightNoise()))
     cancer: BALI = field(default=BALI(steps=500, prior=FanIn(3), effective=0.5, forward=WeightNoise()))
     hidden: tuple[int, ...] = (256, 256, 256)
@@ -74,7 +71,7 @@ class Settings:
     draws: int = 256  # networks of a prediction
     curve_points: int = 301
     plane_points: int = 48  # along each side
-    held_out: int = 500  # rows of a synthetic problem
+    held_out: int = 1000  # rows of a synthetic problem
     looks: int = 20  # points of a convergence curve
     look_draws: int = 16
 
@@ -87,13 +84,18 @@ def run_demo(out: Path, seed: int = 0, progress: bool = True, settings: Settings
     require()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    say: Say = partial(tqdm.write, file=sys.stderr) if progress else (lambda text: None)
     start = monotonic()
     with one_thread():
-        page = _report(settings or Settings(), seed, progress, say)
+        page = _report(settings or Settings(), seed, progress)
         path = write_report(page, out / "report.html")
-    say(f"report written after {monotonic() - start:.0f} s")
+    announce(progress, f"report written after {monotonic() - start:.0f} s")
     return path
+
+
+def announce(progress: bool, text: str) -> None:
+    """A line on stderr that does not disturb a progress bar."""
+    if progress:
+        tqdm.write(text, file=sys.stderr)
 
 
 def require() -> None:
@@ -143,6 +145,7 @@ def learn(
         callbacks=(recorder,),
     )
     seconds = monotonic() - start - recorder.seconds
+    announce(progress, f"      trained; predicting with {settings.draws} networks")
     return Outcome(example, posterior, posterior.predict(example.held_x, settings.draws), recorder, seconds)
 
 
@@ -160,7 +163,7 @@ def learn_plane(plane: Plane, settings: Settings, seed: int, progress: bool) -> 
     return outcome, PlaneView.of(outcome, plane, settings.plane_points, settings.draws)
 
 
-def _report(s: Settings, seed: int, progress: bool, say: Say) -> Report:
+def _report(s: Settings, seed: int, progress: bool) -> Report:
     parts: tuple[tuple[str, Callable[[], tuple[Outcome, Section]]], ...] = (
         ("sinc, 256 points", lambda: _curve(sinc(seed, s.held_out), s.sinc, SINC, s, seed, progress)),
         (
@@ -173,11 +176,11 @@ def _report(s: Settings, seed: int, progress: bool, say: Say) -> Report:
     )
     outcomes, sections = [], []
     for number, (name, part) in enumerate(parts, 1):
-        say(f"[{number}/{len(parts)}] {name}")
+        announce(progress, f"[{number}/{len(parts)}] {name}")
         start = monotonic()
         outcome, section = part()
         scores = ", ".join(f"{measure} {value:.3g}" for measure, value in outcome.scores().items())
-        say(f"      {monotonic() - start:.1f} s; held-out rows: {scores}")
+        announce(progress, f"      {monotonic() - start:.1f} s; held-out rows: {scores}")
         outcomes.append(outcome)
         sections.append(section)
     return Report(

@@ -44,11 +44,14 @@ def compose(curves: list[CurveView], plane: PlaneView) -> Any:
     from matplotlib.figure import Figure
 
     with drawing.style():
-        figure = Figure(figsize=(12.4, 7.8), layout="constrained")
-        top, bottom = figure.subplots(2, 2)
-        for view, ax in zip(curves, top, strict=True):
-            view.draw(ax)
-        plane.draw((bottom[0], bottom[1]))
+        figure = Figure(figsize=(12.4, 8.2), layout="constrained")
+        above, below = figure.subfigures(2, 1, hspace=0.05)
+        for view, part in zip(curves, above.subfigures(1, 2, squeeze=False)[0], strict=True):
+            legend = view.draw(part.subplots()).ax_.get_legend()
+            for text in legend.get_texts() if legend else ():
+                text.set_fontsize(8)  # in one row without squeezing the axes
+        left, right = below.subplots(1, 2)
+        plane.draw((left, right))
     return figure
 
 

@@ -63,7 +63,7 @@ class Plane(Example):
         return columns, rows, torch.cartesian_prod(rows, columns).flip(-1)
 
 
-def sinc(seed: int, held: int = 500) -> Curve:
+def sinc(seed: int, held: int = 1000) -> Curve:
     """2 sin(20 x) / (20 x) - 1 at 256 places of [-1, 1], noise 0.1."""
 
     def truth(x: Tensor) -> Tensor:
@@ -72,7 +72,7 @@ def sinc(seed: int, held: int = 500) -> Curve:
     return _curve("Sinc", truth, 0.1, ((-1.0, 1.0),), 256, held, seed)
 
 
-def sines(seed: int, held: int = 500) -> Curve:
+def sines(seed: int, held: int = 1000) -> Curve:
     """0.3 sin(2πx) + 0.3 sin(4πx) + x at 32 places outside a gap around zero, noise 0.02."""
 
     def truth(x: Tensor) -> Tensor:
@@ -81,7 +81,7 @@ def sines(seed: int, held: int = 500) -> Curve:
     return _curve("Sines with trend", truth, 0.02, ((-1.0, -0.25), (0.25, 1.0)), 32, held, seed)
 
 
-def two_moons(seed: int, held: int = 2000) -> Plane:
+def two_moons(seed: int, held: int = 1000) -> Plane:
     """Two interleaved half circles, 128 points, noise 0.2, shown in a box twice their size."""
     from sklearn.datasets import make_moons
 
@@ -121,10 +121,14 @@ def _curve(
     held: int,
     seed: int,
 ) -> Curve:
-    rng = Generator().manual_seed(derived_seed(seed, n))
-    x = torch.cat([_inputs(seen, n, rng), _inputs(seen, held, rng)])
-    y = truth(x) + noise * torch.randn(x.shape, generator=rng)
-    return Curve(name, x[:n], y[:n], x[n:], y[n:], Gaussian(), truth, noise, seen, (-2.0, 2.0))
+    def rows(count: int, part: int) -> tuple[Tensor, Tensor]:
+        rng = Generator().manual_seed(derived_seed(seed, n, part))
+        x = _inputs(seen, count, rng)
+        return x, truth(x) + noise * torch.randn(x.shape, generator=rng)
+
+    x, y = rows(n, 0)
+    held_x, held_y = rows(held, 1)
+    return Curve(name, x, y, held_x, held_y, Gaussian(), truth, noise, seen, (-2.0, 2.0))
 
 
 def _inputs(ranges: tuple[Range, ...], n: int, rng: Generator) -> Tensor:
