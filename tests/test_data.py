@@ -180,8 +180,41 @@ def test_a_stream_has_an_order_of_its_own():
 def test_a_dataset_is_shuffled_in_batches():
     rows = LoaderRows(as_loader(TensorDataset(X, Y), B), as_is)
     batches = order(rows.epoch(0, 0))
-    assert sorted(flat(batches)) == list(range(N)) != flat(batches)
+    assert [len(batch) for batch in batches] == [B, B, B]  # full ones, as of a pair
+    assert len(set(flat(batches))) == 3 * B and flat(batches) != sorted(flat(batches))
+    seen = {row for epoch in range(20) for row in flat(order(rows.epoch(epoch, 0)))}
+    assert seen == set(range(N))
     assert as_loader(TensorDataset(X, Y), None).batch_size == 1024
+
+
+@pytest.mark.parametrize("batch", [N, N + 1])
+def test_a_dataset_in_one_batch_is_whole(batch: int):
+    rows = LoaderRows(as_loader(TensorDataset(X, Y), batch), as_is)
+    assert sorted(flat(order(rows.epoch(0, 0)))) == list(range(N))
+
+
+@pytest.mark.parametrize(
+    "own", [as_loader(TensorDataset(X, Y), B), DataLoader(TensorDataset(X, Y), B, drop_last=True)]
+)
+def test_rows_that_a_pass_leaves_out_are_in_the_ordered_one(own: DataLoader):
+    rows = LoaderRows(own, as_is)
+    assert sorted(flat(order(rows.ordered()))) == list(range(N)) and rows.n == N
+    assert own.drop_last and len(order(rows.epoch(0, 0))) == 3
+
+
+class Batches(torch.utils.data.Dataset):
+    """Items that are batches already: 7, 7, 7 and 2 rows."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return X[index * B : (index + 1) * B], Y[index * B : (index + 1) * B]
+
+
+def test_items_that_are_batches_are_counted_by_their_rows():
+    rows = LoaderRows(DataLoader(Batches(), batch_size=None), as_is)
+    assert rows.n == N and flat(order(rows.ordered())) == list(range(N))
 
 
 @pytest.mark.parametrize("dataset", [TensorDataset(X), TensorDataset(X, Y, Y)])

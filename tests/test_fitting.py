@@ -1,5 +1,7 @@
 """The door: what `fit` accepts, how it chooses, and what it refuses with a reason."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import bayeswise as bw
 from bayeswise.data import TensorRows
-from bayeswise.fitting import FixedParametersWarning, standard_units
+from bayeswise.fitting import FixedParametersWarning, PrecisionWarning, standard_units
+from bayeswise.linalg import NumericalWarning
 from bayeswise.networks import discover
+from bayeswise.saving import SavedModelError
 
 B, I, O, N = 7, 5, 3, 40  # noqa: E741
 QUIET = dict(progress=False)
@@ -217,7 +221,7 @@ def test_a_loader_whose_rows_do_not_agree_is_refused():
     batches = DataLoader(
         [(random(I), random(O))] * 8, 4, collate_fn=lambda rows: (random(4, I), random(3, O))
     )
-    with pytest.raises(ValueError, match="batch 0: x has 4 rows and y 3"):
+    with pytest.raises(ValueError, match=r"batch 0: y has shape \(3, 3\); for x of shape \(4, 5\)"):
         fit(data=batches)
 
 
@@ -237,3 +241,244 @@ def test_inference_mode_outside_does_not_matter():
     with torch.inference_mode():
         inside = fit(x, y).predict(x).mean
     assert torch.equal(inside.clone(), fit(x, y).predict(x).mean)
+
+
+# ------------------------------------------------------------------------------------------ shapes of targets
+
+
+def answers(y: Tensor, likelihood, outputs: int = O, members: int | None = None) -> Tensor:
+    x = random(N, I) if members is None else random(members, N, I)
+    x = x[..., : y.shape[0 if members is None else 1], :]
+    return fit(x, y, likelihood, outputs=outputs, members=members).predict(x[..., :B, :]).mean
+
+
+def test_labels_in_a_column_are_those_in_a_row():
+    y = torch.arange(N) % O
+    assert torch.equal(answers(y[:, None], bw.Categorical()), answers(y, bw.Categorical()))
+    both = torch.stack([y, y.flip(0)])
+    expected = answers(both, bw.Categorical(), members=2)
+    assert torch.equal(answers(both[..., None], bw.Categorical(), members=2), expected)
+
+
+@pytest.mark.parametrize("likelihood", [bw.Gaussian(), bw.Bernoulli(), bw.Categorical()])
+@pytest.mark.parametrize("rows", [1, N])
+def test_members_take_targets_without_a_column(likelihood, rows: int):
+    y, outputs = torch.arange(2 * rows).reshape(2, rows) % 2, 1 if likelihood.event_dim else O
+    expected = answers(y[..., None], likelihood, outputs, members=2)
+    assert torch.equal(answers(y, likelihood, outputs, members=2), expected)
+
+
+LABELS = torch.arange(N) % O
+BAD_SHAPES = {
+    "one-hot": (nn.functional.one_hot(LABELS), bw.Categorical(), r"\(40, 3\); .*\(40, 5\).*argmax"),
+    "tables of labels": (LABELS[:, None].expand(N, 2), bw.Categorical(), r"\(40, 2\).*needs \(40,\)"),
+    "too many axes of labels": (LABELS[:, None, None], bw.Categorical(), r"\(40, 1, 1\).*needs \(40,\)"),
+    "too many axes": (random(N, 1, O), bw.Gaussian(), r"\(40, 1, 3\); for x of shape \(40, 5\)"),
+    "too many axes of bits": (torch.ones(N, 1, O), bw.Bernoulli(), r"\(40, 1, 3\).*needs \(40, 3\)"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_SHAPES)
+@pytest.mark.parametrize("loader", [False, True])
+def test_targets_of_another_shape_are_refused_with_both_shapes(name: str, loader: bool):
+    y, likelihood, message = BAD_SHAPES[name]
+    data = (random(N, I), y)
+    with pytest.raises(ValueError, match=message):
+        fit(data=DataLoader(TensorDataset(*data), N) if loader else data, likelihood=likelihood)
+
+
+def test_one_output_refuses_more_axes():
+    with pytest.raises(ValueError, match=r"\(40, 1, 1\).*needs \(40, 1\)"):
+        fit(y=random(N, 1, 1), outputs=1)
+
+
+# -------------------------------------------------------------------------------------------------- precision
+
+
+def test_targets_behind_a_bound_head_are_scaled_but_not_shifted():
+    x = random(N, I)
+    y = (0.2 + x[:, :1].abs()).double()
+    network = nn.Sequential(nn.Linear(I, 20), nn.Tanh(), nn.Linear(20, 1), nn.Softplus()).double()
+    posterior = bw.fit(network, (x, y), bw.Gaussian(), bw.MAP(steps=300), **QUIET)
+    units = posterior.problem.units
+    assert units.shift.tolist() == [0.0]
+    torch.testing.assert_close(units.scale, y.square().mean(0).sqrt(), rtol=1e-14, atol=0)
+    mean = posterior.predict(x).mean
+    assert (mean < y.mean() - 0.3).any() and (mean - y).square().mean().sqrt() < 0.3
+    zero = bw.fit(network, (x, 0 * y), bw.Gaussian(), bw.BALI(steps=2), **QUIET)
+    assert zero.problem.units.scale.tolist() == [1.0]
+
+
+def test_whole_numbers_keep_every_digit():
+    y = 10**12 + torch.arange(N * O).reshape(N, O)
+    torch.testing.assert_close(fit(y=y).problem.units.shift, y.double().mean(0), rtol=1e-15, atol=0)
+
+
+def test_a_small_spread_far_from_zero_in_single_precision():
+    x = random(N, I)
+    near = 9 * (x[:, :1] + 0.5 * random(N, 1, seed=1))
+
+    def learn(y: Tensor) -> tuple[list[float], bw.Posterior]:
+        curve: list[float] = []
+        see = [lambda progress: curve.append(float(progress.info.log_lik))]
+        method, data = bw.BALI(steps=50), (x.float(), y)
+        return curve, bw.fit(model(1).float(), data, bw.Gaussian(), method, callbacks=see, **QUIET)
+
+    expected, exact = learn(near)
+    with pytest.warns(PrecisionWarning, match="float32 cannot resolve the spread of y"):
+        found, posterior = learn(1e9 + near)
+    assert expected[-1] > expected[0] + 0.3 and found == pytest.approx(expected, abs=1e-4)
+    torch.testing.assert_close(posterior.problem.units.scale, near.std(0, correction=0), rtol=1e-6, atol=0)
+    torch.testing.assert_close(posterior.problem.units.shift, 1e9 + near.mean(0), rtol=1e-15, atol=0)
+    torch.testing.assert_close(posterior.predict(x).aleatoric, exact.predict(x).aleatoric, rtol=1e-3, atol=0)
+
+
+def test_ordinary_targets_are_answered_in_the_precision_of_the_network():
+    posterior = bw.fit(model().float(), (random(N, I).float(), 7 + random(N, O)), bw.Gaussian(),
+                       bw.BALI(steps=2), **QUIET)  # fmt: skip
+    assert posterior.problem.units.scale.dtype == posterior.predict(random(B, I)).mean.dtype == torch.float32
+
+
+def test_targets_that_are_too_large():
+    x, y = random(N, I).float(), 1e45 * random(N, O, seed=1)
+    with pytest.raises(ValueError, match="spread of .*too large or too small for float32; rescale y"):
+        fit(x, y)
+    with pytest.raises(ValueError, match="values up to .*too large for float32; rescale y"):
+        fit(x, y, standardise=False)
+    with pytest.raises(ValueError, match="divide y by a number of its size"):
+        fit(x, 1e200 * y)
+
+
+# ---------------------------------------------------------------------------------- parts that are not values
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "message"),
+    [
+        (bw.Gaussian, r"likelihood is the class Gaussian; .*Gaussian\(\)"),
+        ("gaussian", r"likelihood is a str; give Gaussian\(\), Categorical\(\)"),
+        (None, "likelihood is a NoneType"),
+    ],
+)
+def test_a_likelihood_is_a_value(likelihood, message: str):
+    with pytest.raises(TypeError, match=message):
+        bw.fit(model(), (random(N, I), random(N, O)), likelihood, **QUIET)
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [(bw.BALI, r"the class BALI; .*BALI\(\)"), ("bali", r"method is a str; .*BALI\(\)")],
+)
+def test_a_method_is_a_value(method, message: str):
+    with pytest.raises(TypeError, match=message):
+        bw.fit(model(), (random(N, I), random(N, O)), bw.Gaussian(), method, **QUIET)
+
+
+@pytest.mark.parametrize("kind", ["tuple", "dict"])
+def test_a_model_returns_one_tensor(kind: str):
+    class Several(nn.Linear):
+        def forward(self, x: Tensor):
+            z = super().forward(x)
+            return (z, z) if kind == "tuple" else {"z": z}
+
+    with pytest.raises(TypeError, match=f"the model returned a {kind}"):
+        bw.fit(Several(I, O).double(), (random(N, I), random(N, O)), bw.Gaussian(), **QUIET)
+
+
+# ----------------------------------------------------------------------------------------- names and warnings
+
+
+def test_the_warning_is_short_and_the_summary_is_whole():
+    norms = [layer for _ in range(5) for layer in (nn.Linear(I, I), nn.LayerNorm(I))]
+    network = nn.Sequential(*norms, nn.Linear(I, O)).double()
+    with pytest.warns(bw.FixedParametersWarning, match="3.weight.* and 4 more$"):
+        posterior = bw.fit(network, (random(N, I), random(N, O)), bw.Gaussian(), bw.BALI(steps=1), **QUIET)
+    names = [
+        name
+        for name, value in network.named_parameters()
+        if isinstance(network[int(name.split(".")[0])], nn.LayerNorm)
+    ]
+    assert len(names) == 10 and ", ".join(names) in posterior.summary()
+
+
+def test_warnings_can_be_named():
+    assert bw.NumericalWarning is NumericalWarning and bw.FixedParametersWarning is FixedParametersWarning
+    assert len(bw.__all__) <= 26
+
+
+# -------------------------------------------------------------------------------------- the identity of a run
+
+
+def constant(step: int, steps: int) -> float:
+    return 0.2
+
+
+def test_only_a_run_with_checkpoints_needs_a_method_that_can_be_written_down(tmp_path):
+    data, method = (random(N, I), random(N, O)), bw.BALI(steps=2, update_rate=constant)
+    bw.fit(model(), data, bw.Gaussian(), method, **QUIET)
+    with pytest.raises(TypeError, match="BALI.update_rate is a function"):
+        bw.fit(model(), data, bw.Gaussian(), method, checkpoint=tmp_path, **QUIET)
+
+
+def resumable(folder, network: nn.Module | None = None, likelihood=None, method=None, **options):
+    network = norm_model() if network is None else network
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FixedParametersWarning)
+        return bw.fit(
+            network,
+            (random(N, I), random(N, O, seed=1)),
+            likelihood or bw.Gaussian(0.5),
+            method or bw.BALI(steps=3),
+            checkpoint=folder,
+            **QUIET,
+            **options,
+        )
+
+
+def norm_model(scale: float = 1.0, activation: type[nn.Module] = nn.Tanh) -> nn.Module:
+    network = nn.Sequential(nn.Linear(I, 4), nn.LayerNorm(4), activation(), nn.Linear(4, O)).double()
+    nn.init.constant_(network[1].weight, scale)
+    return network
+
+
+def test_a_run_is_resumed_by_a_model_with_other_first_weights_if_they_do_not_matter(tmp_path):
+    method = bw.BALI(steps=np.int64(3), step_size=np.float32(0.5))
+    first = resumable(tmp_path, method=method).predict(random(B, I)).mean
+    assert torch.equal(resumable(tmp_path, method=method).predict(random(B, I)).mean, first)
+
+
+OTHERS = {
+    "fixed parameters": lambda: dict(network=norm_model(2.0)),
+    "model": lambda: dict(network=norm_model(activation=nn.ReLU)),
+    "noise": lambda: dict(likelihood=bw.Gaussian(0.25)),
+    "likelihood": lambda: dict(likelihood=Laplace(0.5)),
+    "seed": lambda: dict(seed=1),
+}
+
+
+class Laplace(bw.Gaussian):
+    """Another one by name."""
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_another_run_is_not_resumed(what: str, tmp_path):
+    resumable(tmp_path)
+    with pytest.raises(SavedModelError, match=f"belongs to a run with another {what}:"):
+        resumable(tmp_path, **OTHERS[what]())
+
+
+def test_other_noise_covariances_are_other_runs(tmp_path):
+    noise = torch.eye(O, dtype=torch.float64)
+    resumable(tmp_path, likelihood=bw.Gaussian(noise))
+    resumable(tmp_path, likelihood=bw.Gaussian(noise.clone()))
+    with pytest.raises(SavedModelError, match="another noise"):
+        resumable(tmp_path, likelihood=bw.Gaussian(2 * noise))
+
+
+@pytest.mark.parametrize("method", [bw.BALI(steps=3, start="model"), bw.MAP(steps=3)])
+def test_other_starting_weights_are_another_run_where_they_matter(method, tmp_path):
+    network = norm_model()
+    resumable(tmp_path, network, method=method)
+    resumable(tmp_path, network, method=method)
+    with pytest.raises(SavedModelError, match="another starting weights"):
+        resumable(tmp_path, method=method)

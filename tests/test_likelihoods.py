@@ -176,7 +176,7 @@ def test_bad_covariances():
 
 def test_targets_are_brought_to_shape():
     column = Gaussian().targets(torch.arange(B), 1)
-    assert column.dtype == torch.float32 and column[:, 0].tolist() == list(range(B))
+    assert column.dtype == torch.float64 and column[:, 0].tolist() == list(range(B))
     assert Gaussian().targets(torch.zeros(K, B, O, dtype=F64), O).shape == (K, B, O)
     assert Bernoulli().targets(torch.tensor([True, False]), 1).tolist() == [[1.0], [0.0]]
     labels = Categorical().targets(torch.as_tensor(np.array([0.0, 2.0])), O)
@@ -203,3 +203,17 @@ def test_targets_are_brought_to_shape():
 def test_bad_targets_stop_at_the_door(likelihood, y, outputs, message):
     with pytest.raises(ValueError, match=message):
         likelihood.targets(y, outputs)
+
+
+def test_whole_numbers_are_not_rounded():
+    y = torch.tensor([2**24 + 1, 2**40 + 1])  # float32 holds neither
+    assert Gaussian().targets(y, 1).flatten().tolist() == [2**24 + 1, 2**40 + 1]
+
+
+def test_labels_in_a_column_are_those_in_a_row(rng):
+    likelihood, f, y = example("categorical", rng, S)
+    assert torch.equal(likelihood.targets(y[:, None], O), y)
+    assert torch.equal(likelihood.targets(torch.stack([y, y])[..., None], O), torch.stack([y, y]))
+    assert likelihood.targets(y[:1], O).shape == (1,)  # one row is no column
+    predictive = likelihood.predictive(f)
+    assert torch.equal(predictive.log_prob(y[:, None]), predictive.log_prob(y))

@@ -1,6 +1,7 @@
 """Predictions against the mixture written out by hand, brute-force quantiles, and closed forms."""
 
 import math
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -294,8 +295,8 @@ def test_rows_of_targets_must_agree(rng):
         with pytest.raises(ValueError, match=rf"rows, y has shape \({rows}, 3\)"):
             prediction.log_prob(torch.zeros(rows, O))
     labels = Categorical().predictive(outputs_of(rng, S, B, O))
-    with pytest.raises(ValueError, match=r"at least 7 rows, y has shape \(7, 1\)"):
-        labels.log_prob(torch.zeros(B, 1))
+    with pytest.raises(ValueError, match=r"at least 7 rows, y has shape \(7, 2\)"):
+        labels.log_prob(torch.zeros(B, 2))
 
 
 def test_targets_of_members_differ(rng):
@@ -321,6 +322,25 @@ def test_no_rows_and_no_noise_are_errors(rng):
         _ = Gaussian().predictive(outputs_of(rng, S, B, O)).std
     with pytest.raises(ValueError, match="raise the noise floor"):
         _ = Gaussian(torch.zeros(O, O)).predictive(outputs_of(rng, S, B, O)).std
+
+
+def test_samples_hold_one_block_of_the_draws_at_a_time(rng):
+    f, alive = outputs_of(rng, S, B, O), []
+
+    class Watched:
+        kept = False
+
+        def blocks(self) -> Iterator[Tensor]:
+            for part in f.split(2, -2):
+                assert sum(ref() is not None for ref in alive) <= 1  # the consumer's own
+                block = part.clone()
+                alive.append(weakref.ref(block))
+                yield block
+                del block
+
+    prediction = Predictive(Gaussian(0.3), Watched())
+    assert torch.equal(prediction.sample(5), Gaussian(0.3).predictive(f).sample(5))
+    assert len(alive) == 4
 
 
 def test_samples_have_the_mixture_moments(rng):

@@ -33,6 +33,8 @@ _WHERE = {
     "Checkpoints": "training",
     "BayesianRegressor": "estimators",
     "BayesianClassifier": "estimators",
+    "NumericalWarning": "linalg",
+    "FixedParametersWarning": "fitting",
     "metrics": "metrics",
 }
 
@@ -58,10 +60,12 @@ if TYPE_CHECKING:
     from bayeswise import metrics as metrics
     from bayeswise.estimators import BayesianClassifier as BayesianClassifier
     from bayeswise.estimators import BayesianRegressor as BayesianRegressor
+    from bayeswise.fitting import FixedParametersWarning as FixedParametersWarning
     from bayeswise.fitting import fit as fit
     from bayeswise.likelihoods import Bernoulli as Bernoulli
     from bayeswise.likelihoods import Categorical as Categorical
     from bayeswise.likelihoods import Gaussian as Gaussian
+    from bayeswise.linalg import NumericalWarning as NumericalWarning
     from bayeswise.methods import BALI as BALI
     from bayeswise.methods import MAP as MAP
     from bayeswise.methods import METHODS as METHODS

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from bayeswise.randomness import derived_seed
 
@@ -70,7 +70,7 @@ class LoaderRows:
 
     @property
     def n(self) -> int:
-        """The number of rows that one pass yields."""
+        """The number of rows, those that `drop_last` leaves out of a pass included."""
         return self._count
 
     @property
@@ -80,13 +80,12 @@ class LoaderRows:
 
     @cached_property
     def _count(self) -> int:
-        batches = self.loader.batch_sampler
-        if self.loader.batch_size is None and batches is not None:  # the user's own: it may choose any rows
-            return sum(x.shape[0] for x, _ in self.ordered())
-        try:
-            return len(self.loader.sampler)  # type: ignore[arg-type]
-        except TypeError:
-            return sum(x.shape[0] for x, _ in self.ordered())
+        if self.loader.batch_size is not None:  # else the user makes the batches, of any rows
+            try:
+                return len(self.loader.sampler)  # type: ignore[arg-type]
+            except TypeError:  # a stream
+                pass
+        return sum(x.shape[0] for x, _ in self.ordered())
 
     @cached_property
     def _first(self) -> Batch:
@@ -97,9 +96,16 @@ class LoaderRows:
 
     def epoch(self, epoch: int, seed: int, start: int = 0) -> Iterator[Batch]:
         """The loader's batches from position `start` on; earlier ones are fetched and dropped."""
-        lent = LentGenerators(self.loader, derived_seed(seed, epoch))
+        return self._batches(self.loader, derived_seed(seed, epoch), start)
+
+    def ordered(self) -> Iterator[Batch]:
+        """One pass in the loader's own order, with the rows that `drop_last` leaves out."""
+        return self._batches(_undropped(self.loader), derived_seed(0, 0), 0)
+
+    def _batches(self, loader: DataLoader, seed: int, start: int) -> Iterator[Batch]:
+        lent = LentGenerators(loader, seed)
         with lent:
-            batches = enumerate(self.loader)
+            batches = enumerate(loader)
         while True:
             with lent:
                 index, batch = next(batches, (-1, None))
@@ -107,10 +113,6 @@ class LoaderRows:
                 return
             if index >= start:
                 yield self._checked(batch, index)
-
-    def ordered(self) -> Iterator[Batch]:
-        """One pass in the loader's own order."""
-        return self.epoch(0, 0)
 
     def _checked(self, batch: Any, index: int) -> Batch:
         if not isinstance(batch, Sequence) or isinstance(batch, str) or len(batch) != 2:
@@ -158,9 +160,27 @@ class LentGenerators:
 Rows = TensorRows | LoaderRows
 
 
+def _undropped(loader: DataLoader) -> DataLoader:
+    """The same loader without `drop_last`."""
+    batches = loader.batch_sampler
+    if type(batches) is not BatchSampler or not batches.drop_last:
+        return loader
+    return DataLoader(
+        loader.dataset,
+        batch_sampler=BatchSampler(batches.sampler, batches.batch_size, drop_last=False),
+        num_workers=loader.num_workers,
+        collate_fn=loader.collate_fn,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=loader.generator,
+    )
+
+
 def as_loader(dataset: Dataset, batch_size: int | None) -> DataLoader:
-    """A shuffling loader for a map-style dataset, an ordered one for a stream."""
+    """A shuffling loader of full batches for a map-style dataset, an ordered one for a stream."""
     sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if sized and len(dataset) == 0:  # type: ignore[arg-type]
         raise ValueError("the Dataset has no rows; at least one is needed")
-    return DataLoader(dataset, batch_size=batch_size or BATCH, shuffle=sized)
+    batch = batch_size or BATCH
+    partial = sized and len(dataset) > batch  # type: ignore[arg-type]
+    return DataLoader(dataset, batch_size=batch, shuffle=sized, drop_last=partial)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import warnings
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from bayeswise.saving import to_config
 from bayeswise.training import Callback, Checkpoints, train
 
 CONSTANT = 1e-9  # a target whose spread is smaller than this share of its size is constant
+RESOLUTION = 1e-3  # neighbouring numbers may be this share of the targets' spread apart
 
 
 class FixedParametersWarning(UserWarning):
@@ -60,6 +62,7 @@ def fit(
         batch_size: rows of a step for pairs and Datasets; by default all rows up to 1,024.
         members: x and y carry a leading dimension of this many data splits, which train in one batched run.
         standardise: whether regression targets are standardised for training; by default the method decides.
+            A model with something behind its last layer (softplus) gets scaled targets without a shift.
         seed: of everything random; the global generator is not touched.
         progress: whether to show a progress bar.
         callbacks: called after every step with a `Progress`; returning True ends the run.
@@ -69,25 +72,33 @@ def fit(
         The posterior; its predictions are in the units of y.
     """
     method = BALI() if method is None else method
-    _check_model(model)
+    _check_parts(model, likelihood, method)
     source = _source(data, batch_size, members)
     network = _network(model, source, select, members)
     rows, problem = _prepared(source, network, likelihood, method, batch_size, members, standardise)
     _warn_half(model, source)
+    _warn_coarse(problem)
     _warn_fixed(network, method)
     checkpoints = Checkpoints(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
-    identity = {"method": to_config(method), "seed": seed, "rows": problem.n, "members": members}
-    if checkpoints is not None:
-        identity["data"] = _fingerprint(rows)
+    identity = None if checkpoints is None else _identity(method, problem, rows, seed)
     state = train(method, problem, rows, seed, progress, callbacks, checkpoints, identity)
     posterior = method.posterior(problem, state, rows)
     _warn_rescues(posterior)
     return replace(posterior, seed=seed, notes=posterior.notes + _fixed_note(posterior))
 
 
-def _check_model(model: Any) -> None:
+def _check_parts(model: Any, likelihood: Any, method: Any) -> None:
     if not isinstance(model, nn.Module):
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
+    _check_part(likelihood, "likelihood", "Gaussian(), Categorical() or Bernoulli()", "targets log_prob")
+    _check_part(method, "method", "a method such as BALI()", "plan init step posterior")
+
+
+def _check_part(value: Any, name: str, wanted: str, verbs: str) -> None:
+    if isinstance(value, type):
+        raise TypeError(f"{name} is the class {value.__name__}; give a value of it: {value.__name__}()")
+    if not all(hasattr(value, verb) for verb in verbs.split()):
+        raise TypeError(f"{name} is a {type(value).__name__}; give {wanted}")
 
 
 def _source(data: Any, batch_size: int | None, members: int | None) -> tuple[Tensor, Tensor] | DataLoader:
@@ -138,7 +149,7 @@ def _network(model: nn.Module, source: Any, select: Select, members: int | None)
         try:
             return discover(model, x, select)
         except RuntimeError as error:
-            shape, kind = tuple(x.shape), str(x.dtype).removeprefix("torch.")
+            shape, kind = tuple(x.shape), _name(x.dtype)
             raise ValueError(f"the model cannot run x of shape {shape} and type {kind}: {error}") from error
 
 
@@ -158,50 +169,105 @@ def _prepared(
     members: int | None,
     standardise: bool | None,
 ) -> tuple[Rows, Problem]:
-    lead = () if members is None else (members,)
-
-    def targets(y: Any) -> Tensor:
-        y = likelihood.targets(torch.as_tensor(y), network.outputs)
-        return y.to(network.device, network.dtype if y.is_floating_point() else y.dtype)
-
-    def pair(x: Any, y: Any) -> Batch:
-        x, y = prepared_inputs(x, network.dtype, network.device), targets(y)
-        if x.shape[0] != y.shape[0]:
-            raise ValueError(f"x has {x.shape[0]} rows and y {y.shape[0]}")
-        return x, y
-
+    door = Door(network, likelihood, 0 if members is None else 1)
     if isinstance(source, DataLoader):
-        rows: Rows = LoaderRows(source, pair)
+        rows: Rows = LoaderRows(source, door)
     else:
-        x, y = prepared_inputs(source[0], network.dtype, network.device), targets(source[1])
-        rows = TensorRows(x, y, min(batch_size or BATCH, x.shape[len(lead)]), len(lead))
+        x, y = door(*source)
+        rows = TensorRows(x, y, min(batch_size or BATCH, x.shape[door.lead]), door.lead)
     wanted = method.standardises if standardise is None else standardise
-    units = Units.identity(network.outputs, network.dtype, network.device)
+    units = Units.identity(network.outputs, torch.float64, network.device)
     if wanted and isinstance(likelihood, Gaussian):
         units = standard_units(rows, network)
-    problem = Problem(network, likelihood, rows.n, units, members)
-    if not isinstance(likelihood, Gaussian):
-        return rows, problem
+    problem = Problem(network, likelihood, rows.n, answer_units(units, network.dtype), members)
     if isinstance(rows, LoaderRows):
-        return LoaderRows(rows.loader, lambda x, y: _scaled(pair(x, y), units)), problem
-    return replace(rows, y=units.to_network(rows.y)), problem
+        return LoaderRows(rows.loader, lambda x, y: door.seen(door(x, y), units)), problem
+    x, y = door.seen((rows.x, rows.y), units)
+    return replace(rows, x=x, y=y), problem
 
 
-def _scaled(batch: Batch, units: Units) -> Batch:
-    return batch[0], units.to_network(batch[1])
+@dataclass(frozen=True, eq=False)
+class Door:
+    """What brings a raw pair to rows: inputs in the network's precision, targets checked but in their own."""
+
+    network: Network
+    likelihood: Likelihood
+    lead: int
+
+    def __call__(self, x: Any, y: Any) -> Batch:
+        """Inputs (…, B, …) and targets (…, B, O), or labels (…, B)."""
+        x = prepared_inputs(x, self.network.dtype, self.network.device)
+        y, rows, outputs = torch.as_tensor(y), tuple(x.shape[: self.lead + 1]), self.network.outputs
+        columns = (outputs,) if self.likelihood.event_dim else ()
+        single = columns in ((), (1,)) and y.shape == rows
+        targets = self.likelihood.targets(y[..., None] if single else y, outputs)
+        if targets.shape != (*rows, *columns):
+            hot = "; one-hot rows become labels by y.argmax(-1)" if y.shape == (*rows, outputs) else ""
+            raise ValueError(
+                f"y has shape {tuple(y.shape)}; for x of shape {tuple(x.shape)} and {outputs} outputs "
+                f"{type(self.likelihood).__name__} needs {(*rows, *columns)}{hot}"
+            )
+        return x, targets.to(self.network.device)
+
+    def seen(self, batch: Batch, units: Units) -> Batch:
+        """Targets as the network sees them: scaled in float64, then in the precision of the network."""
+        x, y = batch
+        if not y.is_floating_point():
+            return x, y
+        seen = units.to_network(y.double()).to(self.network.dtype)
+        if not bool(seen.isfinite().all()):
+            raise ValueError(
+                f"y has values up to {float(y.abs().max()):.3g}, too large for {_name(seen.dtype)}; "
+                "rescale y, or give x as float64"
+            )
+        return x, seen
 
 
 def standard_units(rows: Rows, network: Network) -> Units:
-    """Mean and standard deviation of the targets (…, O), in float64; a constant target keeps its scale."""
+    """Mean and standard deviation of the targets (…, O), in float64; a constant target keeps its scale.
+
+    Where no layer's output is the model's, the output may be bound to one sign (softplus, exp): targets are
+    then divided by their root mean square, and not shifted.
+    """
     count, total = 0, torch.zeros((), dtype=torch.float64, device=network.device)
     for _, y in rows.ordered():
         count, total = count + y.shape[-2], total + y.double().sum(-2)
-    mean, squares = total / count, torch.zeros_like(total)
+    mean = total / count
+    shift = torch.zeros_like(mean) if network.output_layer is None else mean
+    squares = torch.zeros_like(mean)
     for _, y in rows.ordered():
-        squares = squares + (y.double() - mean[..., None, :]).square().sum(-2)
-    std = (squares / count).sqrt()
-    constant = std <= CONSTANT * mean.abs()
-    return Units(mean.to(network.dtype), torch.where(constant | (std == 0), 1.0, std).to(network.dtype))
+        squares = squares + (y.double() - shift[..., None, :]).square().sum(-2)
+    spread = (squares / count).sqrt()
+    if not bool(spread.isfinite().all()):
+        raise ValueError("the squares of the targets overflow; divide y by a number of its size")
+    constant = (spread <= CONSTANT * mean.abs()) | (spread == 0)
+    return Units(shift, torch.where(constant, 1.0, spread))
+
+
+def answer_units(units: Units, dtype: torch.dtype) -> Units:
+    """The units in the network's precision; in float64 where that is too coarse for the targets' spread."""
+    rounded = Units(units.shift.to(dtype), units.scale.to(dtype))
+    if not bool(((rounded.scale > 0) & (rounded.scale + rounded.shift).isfinite()).all()):
+        raise ValueError(
+            f"y has a spread of {float(units.scale.max()):.3g}, too large or too small for {_name(dtype)}; "
+            "rescale y, or give x as float64"
+        )
+    step = torch.finfo(dtype).eps * units.shift.abs()  # from one number to the next
+    return rounded if bool((step <= RESOLUTION * units.scale).all()) else units
+
+
+def _warn_coarse(problem: Problem) -> None:
+    if problem.units.scale.dtype != problem.network.dtype:
+        warnings.warn(
+            f"{_name(problem.network.dtype)} cannot resolve the spread of y at its size; "
+            "give x as float64, or subtract a number from y",
+            PrecisionWarning,
+            stacklevel=3,
+        )
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _warn_half(model: nn.Module, source: Any) -> None:
@@ -209,29 +275,28 @@ def _warn_half(model: nn.Module, source: Any) -> None:
     tensors = [*model.parameters(), *(source[:1] if pair else ())]
     half = next((t.dtype for t in tensors if t.dtype in (torch.float16, torch.bfloat16)), None)
     if half is not None:
-        name = str(half).removeprefix("torch.")
         warnings.warn(
-            f"{name} is computed in float32, and so are predictions", PrecisionWarning, stacklevel=3
+            f"{_name(half)} is computed in float32, and so are predictions", PrecisionWarning, stacklevel=3
         )
 
 
 def _warn_fixed(network: Network, method: Method[Any]) -> None:
     if network.fixed and not method.infers_all:
-        warnings.warn(fixed_text(network), FixedParametersWarning, stacklevel=3)
+        warnings.warn(fixed_text(network, 6), FixedParametersWarning, stacklevel=3)
 
 
-def fixed_text(network: Network) -> str:
-    """Which parameters are not inferred, and their share."""
+def fixed_text(network: Network, most: int) -> str:
+    """Which parameters are not inferred, at most so many by name, and their share."""
     fixed = sum(network.fixed.values())
     share = fixed / (fixed + sum(layer.inputs * layer.outputs for layer in network.layers))
     names = list(network.fixed)
-    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    shown = ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
     return f"{share:.1%} of the parameters belong to no inferred layer and stay as they are: {shown}"
 
 
 def _fixed_note(posterior: Posterior) -> tuple[str, ...]:
     network = posterior.problem.network
-    return (fixed_text(network),) if network.fixed and network.layers else ()
+    return (fixed_text(network, len(network.fixed)),) if network.fixed and network.layers else ()
 
 
 def _warn_rescues(posterior: Posterior) -> None:
@@ -244,9 +309,29 @@ def _warn_rescues(posterior: Posterior) -> None:
         )
 
 
-def _fingerprint(rows: Rows) -> str:
-    """A digest of one batch, by which a resumed run knows its data."""
-    digest = hashlib.sha256()
-    for tensor in rows.example:
-        digest.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+def _identity(method: Method[Any], problem: Problem, rows: Rows, seed: int) -> dict[str, Any]:
+    """What a run must have in common with the one that it resumes, as JSON."""
+    network, noise = problem.network, getattr(problem.likelihood, "noise", None)
+    module = re.sub(r" at 0x[0-9a-f]+", "", repr(network.module))  # without addresses in memory
+    start = network.layer_parameters() if method.starts_from_model else {}
+    return {
+        "method": to_config(method),
+        "seed": int(seed),
+        "rows": problem.n,
+        "members": problem.members,
+        "likelihood": type(problem.likelihood).__name__,
+        "noise": _digest({"noise": noise}) if isinstance(noise, Tensor) else noise and float(noise),
+        "model": _digest({}, module, str(network.dtype), *(layer.name for layer in network.layers)),
+        "fixed parameters": _digest(network.constants),
+        "starting weights": _digest(start),
+        "data": _digest(dict(zip("xy", rows.example, strict=True))),
+    }
+
+
+def _digest(tensors: Mapping[str, Tensor], *words: str) -> str:
+    """A fingerprint of words and named tensors."""
+    digest = hashlib.sha256(repr(words).encode())
+    for name, value in tensors.items():
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
+        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

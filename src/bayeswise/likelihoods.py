@@ -95,7 +95,7 @@ class Gaussian:
     def targets(self, y: Tensor, outputs: int) -> Tensor:
         """Targets as floats (..., B, O); (B,) is accepted for one output."""
         y = _rows_of_outputs(torch.as_tensor(y), outputs, "Gaussian")
-        y = y if y.is_floating_point() else y.to(torch.get_default_dtype())
+        y = y if y.is_floating_point() else y.double()  # float32 would round large whole numbers
         bad = y.numel() - int(y.isfinite().sum())
         if bad:
             raise ValueError(f"{bad} of {y.numel()} targets are NaN or infinite; remove those rows")
@@ -219,8 +219,9 @@ class Categorical(LabelMixture):
     event_dim: ClassVar[int] = 0
 
     def targets(self, y: Tensor, outputs: int) -> Tensor:
-        """Labels as integers (..., B)."""
+        """Labels as integers (..., B); (..., B, 1) is accepted."""
         y = torch.as_tensor(y)
+        y = y.squeeze(-1) if y.ndim > 1 else y
         if outputs < 2:
             raise ValueError(
                 "Categorical needs a model with one output per class, got 1 output; use Bernoulli"

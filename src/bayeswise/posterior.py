@@ -12,13 +12,15 @@ from torch import Generator, Tensor
 
 from bayeswise.likelihoods import Likelihood
 from bayeswise.networks import Params, evaluating
-from bayeswise.predictive import KeptDraws, Predictive
+from bayeswise.predictive import KeptDraws, Predictive, checked_rng, draw_count
 from bayeswise.problem import Problem
+from bayeswise.randomness import derived_seed
 from bayeswise.weights import WeightDistribution
 
 MEMORY = 2**30  # bytes that the draws of a prediction may take
 DRAWS = 256
-CHUNK_NUMBERS = 2**24  # numbers held at once while networks are drawn and run
+CHUNK_NUMBERS = 2**24  # weights held at once; the draws depend on it
+RUN_NUMBERS = 2**20  # outputs of the widest layer computed at once: few enough to stay in the cache
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,16 +35,16 @@ class Posterior:
     rescues: int = 0  # factorisations that needed jitter
 
     def sample(self, n: int, rng: Generator | None = None) -> Params:
-        """Parameters of n networks (n, …), by their names in the module."""
-        return self.weights.sample(n, self.problem.network, rng or self._rng())[0]
+        """Parameters (n, …) by their names in the module: those of the n networks that `draw` runs."""
+        return self.draw(n, rng).params()
 
     def draw(self, n: int, rng: Generator | None = None) -> Functions:
         """Draw n coherent functions, (B, …) -> (n, B, O) in the user's units; the same ones without `rng`."""
+        n, rng = draw_count(n), checked_rng(rng)
         if rng is None:
-            return Functions(self, n, self._rng().get_state())
+            return Functions(self, n, self.seed)
         seed = int(torch.randint(2**62, (), generator=rng, device=rng.device))  # the next call gets others
-        own = Generator(self.problem.network.device).manual_seed(seed)
-        return Functions(self, n, own.get_state())
+        return Functions(self, n, seed)
 
     def predict(
         self, x: Any, n: int = DRAWS, rng: Generator | None = None, memory: int = MEMORY
@@ -56,7 +58,8 @@ class Posterior:
         likelihood = self.likelihood(functions)
         network = self.problem.network
         rows = x.shape[len(self.problem.lead)]
-        row_bytes = n * max(1, self.problem.members or 1) * network.outputs * network.dtype.itemsize
+        row_bytes = functions.distinct * (self.problem.members or 1) * network.outputs
+        row_bytes *= network.dtype.itemsize
         if rows * row_bytes <= memory:
             return Predictive(likelihood, KeptDraws(functions(x)))
         return Predictive(likelihood, RowBlocks(functions, x, max(1, memory // (4 * row_bytes))))
@@ -70,7 +73,14 @@ class Posterior:
 
     def inputs(self, x: Any) -> Tensor:
         """The user's rows, checked, in the network's precision and place."""
-        return prepared_inputs(x, self.problem.network.dtype, self.problem.network.device)
+        members, network = self.problem.members, self.problem.network
+        x = prepared_inputs(x, network.dtype, network.device)
+        if members is not None and (x.dim() < 2 or x.shape[0] != members or x.shape[1] == 0):
+            raise ValueError(
+                f"x has shape {tuple(x.shape)}; this posterior has {members} members, so x needs the shape "
+                f"({members}, B, …): stack each member's rows, or x.expand({members}, *x.shape) for the same"
+            )
+        return x
 
     def summary(self) -> str:
         """What was inferred, layer by layer, and what was not."""
@@ -83,9 +93,6 @@ class Posterior:
 
         save_posterior(self, path)
 
-    def _rng(self) -> Generator:
-        return Generator(self.problem.network.device).manual_seed(self.seed)
-
 
 @dataclass(frozen=True, eq=False)
 class Functions:
@@ -93,42 +100,98 @@ class Functions:
 
     posterior: Posterior
     n: int
-    rng_state: Tensor
+    seed: int
+
+    @property
+    def distinct(self) -> int:
+        """How many of the functions differ; the others repeat them."""
+        return min(self.n, self.posterior.weights.distinct or self.n)
 
     def __call__(self, x: Any) -> Tensor:
         """Outputs (n, …, B, O) in the user's units for rows x (…, B, …)."""
-        problem = self.posterior.problem
-        network, lead = problem.network, len(problem.lead)
-        x = self.posterior.inputs(x)
-        parts = []
+        problem, x, start = self.posterior.problem, self.posterior.inputs(x), 0
+        network, rows = problem.network, x.shape[len(problem.lead)]
+        shape = (self.distinct, *problem.lead, rows, network.outputs)
+        f = torch.empty(shape, dtype=network.dtype, device=network.device)
         with torch.no_grad(), evaluating(network.module):
-            for params, _ in self._chunks():
-                rows = x.split(self._block(params), dim=lead)
-                outputs = [network(params, block, lead + 1, lead) for block in rows]
-                parts.append(torch.cat(outputs, -2))  # (chunk, …, B, O)
-        return problem.units.to_user(torch.cat(parts))
+            for params in self._chunks():
+                stop = start + _draws(params)
+                self._run(params, x, f[start:stop])
+                start = stop
+        return _repeated(f, self.n)
+
+    def params(self) -> Params:
+        """The parameters (n, …) of the networks."""
+        chunks = list(self._chunks())
+        return {name: _repeated(torch.cat([c[name] for c in chunks]), self.n) for name in chunks[0]}
 
     def noise(self) -> Tensor:
         """The noise covariance that was drawn with each function (n, …, O, O)."""
-        return torch.cat([noise for _, noise in self._chunks() if noise is not None])
+        return torch.cat([root @ root.mT for _, root in self._noise_factors() if root is not None])
 
-    def _chunks(self) -> Iterator[tuple[Params, Tensor | None]]:
+    def _chunks(self) -> Iterator[Params]:
         """The networks, a few at a time; how many depends on the network alone, and so do the draws."""
         network = self.posterior.problem.network
-        size = sum(layer.inputs * layer.outputs for layer in network.layers) * max(
-            1, self.posterior.problem.members or 1
-        )
-        chunk = max(1, min(64, CHUNK_NUMBERS // max(1, size)))
-        rng = Generator(network.device)
-        rng.set_state(self.rng_state)
-        for start in range(0, self.n, chunk):
-            yield self.posterior.weights.sample(min(chunk, self.n - start), network, rng)
+        rng = Generator(network.device).manual_seed(self.seed)
+        for n, root in self._noise_factors():
+            yield self.posterior.weights.sample(n, network, rng, root)[0]
 
-    def _block(self, params: Params) -> int:
+    def _noise_factors(self) -> Iterator[tuple[int, Tensor | None]]:
+        """How many networks each chunk has, and the roots (chunk, …, O, O) of their noise where it is drawn.
+
+        They have a generator of their own, so that the noise can be had without the weights.
+        """
+        problem = self.posterior.problem
+        size = sum(layer.inputs * layer.outputs for layer in problem.network.layers) * (problem.members or 1)
+        chunk = max(1, min(64, CHUNK_NUMBERS // max(1, size)))
+        rng = Generator(problem.network.device).manual_seed(derived_seed(self.seed, 1))
+        for start in range(0, self.distinct, chunk):
+            n = min(chunk, self.distinct - start)
+            yield n, self.posterior.weights.noise_factor(n, rng)
+
+    def _run(self, params: Params, x: Tensor, f: Tensor) -> None:
+        """Write the outputs of these networks to f (chunk, …, B, O), a block of rows at a time."""
+        problem, rows = self.posterior.problem, self._block(params, x)
+        lead = len(problem.lead)
+        for block, out in zip(x.split(rows, lead), f.split(rows, -2), strict=True):
+            try:
+                found = problem.network(params, block, lead + 1, lead)
+            except (RuntimeError, IndexError, ValueError) as error:
+                raise ValueError(_unfit(x, lead, str(error))) from error
+            if found.shape != out.shape:
+                wrong = f"its outputs have shape {tuple(found.shape[1:])} instead of {tuple(out.shape[1:])}"
+                raise ValueError(_unfit(x, lead, wrong))
+            out.copy_(problem.units.to_user(found))
+
+    def _block(self, params: Params, x: Tensor) -> int:
         """Rows that run at once."""
-        draws = next(iter(params.values())).shape[0] if self.posterior.problem.network.vectorised else 1
-        width = max((layer.outputs for layer in self.posterior.problem.network.layers), default=1)
-        return max(16, CHUNK_NUMBERS // (draws * width * max(1, self.posterior.problem.members or 1)))
+        network, lead = self.posterior.problem.network, len(self.posterior.problem.lead)
+        widths = [value.shape[lead + 1] for value in params.values() if value.dim() > lead + 1]
+        widths += [value.shape[0] for value in network.constants.values() if value.dim() > 0]
+        members = x.shape[:lead].numel() if network.vectorised else 1
+        draws = _draws(params) if network.vectorised else 1
+        row = members * max(draws * max(widths, default=1), x.shape[lead + 1 :].numel())  # numbers of one row
+        return max(16, RUN_NUMBERS // row)
+
+
+def _draws(params: Params) -> int:
+    return next(iter(params.values())).shape[0]
+
+
+def _repeated(draws: Tensor, n: int) -> Tensor:
+    """N draws (n, …) from fewer, one after another from the first again; a single one takes no memory."""
+    if len(draws) == n:
+        return draws
+    return draws.expand(n, *draws.shape[1:]) if len(draws) == 1 else draws[torch.arange(n) % len(draws)]
+
+
+def _unfit(x: Tensor, lead: int, why: str) -> str:
+    """What to say of rows that the network does not take."""
+    kind, wanted = str(x.dtype).removeprefix("torch."), "(members, B, …)" if lead else "(B, …)"
+    return (
+        f"the network cannot run x of shape {tuple(x.shape)} and type {kind}: {why}; "
+        f"give rows {wanted} like those it was fitted on"
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,10 +204,10 @@ class RowBlocks:
     kept = False
 
     def blocks(self) -> Iterator[Tensor]:
-        """The outputs (n, …, b, O) of each block of rows."""
+        """The outputs (n, …, b, O) of each block of rows, in parts that leave room for temporaries."""
         lead = len(self.functions.posterior.problem.lead)
         for block in self.x.split(self.rows, dim=lead):
-            yield self.functions(block)
+            yield from KeptDraws(self.functions(block)).blocks()
 
 
 def prepared_inputs(x: Any, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -8,10 +8,11 @@ returns the dtype of the draws.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -196,10 +197,14 @@ class Predictive:
         Rows of one sample share the network, so samples are coherent functions plus noise. Without `rng`
         every call gives the same samples.
         """
-        f = self.draws
-        rng = rng or torch.Generator(f.device).manual_seed(0)
-        index = torch.randint(len(f), (n,), generator=rng, device=f.device)
-        return self.likelihood.sample(f[index], index, rng)
+        n, rng, index, chosen = draw_count(n), checked_rng(rng), torch.empty(0), []
+        for f in self._blocks():
+            if not chosen:
+                rng = rng or torch.Generator(f.device).manual_seed(0)
+                index = torch.randint(len(f), (n,), generator=rng, device=f.device)
+            chosen.append(f[index])  # (n, ..., b, O)
+        assert rng is not None  # there is a first block
+        return self.likelihood.sample(torch.cat(chosen, -2), index, rng)
 
     def distribution(self) -> Distribution:
         """The mixture over draws as a `torch.distributions` object; holds all draws."""
@@ -295,6 +300,27 @@ def equal_mixture(components: Distribution) -> MixtureSameFamily:
     """The mixture, with equal weights, over the last batch axis of the components."""
     weights = torch.zeros_like(components.mean).expand(components.batch_shape + components.event_shape)
     return MixtureSameFamily(Categorical(logits=weights[..., 0]), components)
+
+
+def draw_count(n: Any) -> int:
+    """How many draws are asked for, checked."""
+    try:
+        n = operator.index(n)
+    except TypeError:
+        raise TypeError(f"n is the number of draws, a whole number, not {n!r}") from None
+    if n < 1:
+        raise ValueError(f"n is the number of draws and must be at least 1, not {n}")
+    return n
+
+
+def checked_rng(rng: Any) -> torch.Generator | None:
+    """A generator or none, and nothing else."""
+    if rng is None or isinstance(rng, torch.Generator):
+        return rng
+    seed = rng if isinstance(rng, int) else 0
+    raise TypeError(
+        f"rng must be a torch.Generator, not {type(rng).__name__}; use torch.Generator().manual_seed({seed})"
+    )
 
 
 def _check_rows(agree: bool, predicted: str, y: Tensor) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 
 class Prior(Protocol):
-    """W | Σ ~ MN(0, variance·scale·I, Σ); starting weights have the same scale."""
+    """W | Σ ~ MN(0, variance·scale·I, Σ)."""
 
     @property
     def variance(self) -> float:

@@ -15,8 +15,22 @@ from bayeswise.networks import Network, Params
 class WeightDistribution(Protocol):
     """A distribution over the chosen layers' parameters and the noise of a Gaussian likelihood."""
 
-    def sample(self, n: int, network: Network, rng: Generator) -> tuple[Params, Tensor | None]:
-        """Parameters (n, …) and, where it is drawn with them, the noise covariance (n, …, O, O)."""
+    @property
+    def distinct(self) -> int | None:
+        """How many different draws there are, after which they repeat; None where every draw is new."""
+        ...
+
+    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
+        """A root F of the noise F Fᵀ of each of n draws (n, …, O, O), None where it is not drawn."""
+        ...
+
+    def sample(
+        self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
+    ) -> tuple[Params, Tensor | None]:
+        """Parameters (n, …) and, where it is drawn with them, the noise covariance (n, …, O, O).
+
+        `noise_factor` is what the method of that name gave for these draws; without it they draw their own.
+        """
         ...
 
     def noise(self) -> Tensor | None:
@@ -38,8 +52,15 @@ class Point:
 
     params: Params  # and the buffers that belong to them (…)
     covariance: Tensor | None  # (…, O, O)
+    distinct = 1
 
-    def sample(self, n: int, network: Network, rng: Generator) -> tuple[Params, Tensor | None]:
+    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
+        """None: all draws share the noise."""
+        return None
+
+    def sample(
+        self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
+    ) -> tuple[Params, Tensor | None]:
         """The same parameters n times."""
         return {name: value.expand(n, *value.shape) for name, value in self.params.items()}, None
 
@@ -70,8 +91,15 @@ class Layerwise:
     layers: dict[str, MatrixNormalInverseWishart]
     noise_layer: str | None = None  # the layer whose Σ is the noise of the likelihood
     residual: MatrixNormalInverseWishart | None = None  # the noise by itself, where no layer has it
+    distinct = None
 
-    def sample(self, n: int, network: Network, rng: Generator) -> tuple[Params, Tensor | None]:
+    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
+        """None: all draws share the noise."""
+        return None
+
+    def sample(
+        self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
+    ) -> tuple[Params, Tensor | None]:
         """Parameters of n networks."""
         params: Params = {}
         for view in network.layers:
@@ -113,16 +141,24 @@ class Layerwise:
 class LayerwiseDrawn(Layerwise):
     """The same with Σ drawn from its inverse-Wishart together with the weights."""
 
-    def sample(self, n: int, network: Network, rng: Generator) -> tuple[Params, Tensor | None]:
+    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
+        """Roots of Σ ~ IW(U, u) of the layer, or the residual, that has the noise."""
+        source = self._noise_source()
+        name = "observation noise" if self.noise_layer is None else f'layer "{self.noise_layer}"'
+        return None if source is None else source.draw_noise_factor(n, rng, name)
+
+    def sample(
+        self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
+    ) -> tuple[Params, Tensor | None]:
         """Parameters of n networks, each with its own noise covariance (n, …, O, O)."""
         params: Params = {}
-        noise_factor = None if self.residual is None else self.residual.draw_noise_factor(n, rng)
+        root = self.noise_factor(n, rng) if noise_factor is None else noise_factor  # (n, …, O, O)
         for view in network.layers:
-            layer = self.layers[view.name]
-            factor = layer.draw_noise_factor(n, rng)  # (n, …, O, O)
-            params |= view.split(layer.sample(n, rng, factor, network.dtype))
-            noise_factor = factor if view.name == self.noise_layer else noise_factor
-        return params, None if noise_factor is None else noise_factor @ noise_factor.mT
+            layer, own = self.layers[view.name], root
+            if view.name != self.noise_layer:
+                own = layer.draw_noise_factor(n, rng, f'layer "{view.name}"')
+            params |= view.split(layer.sample(n, rng, own, network.dtype))
+        return params, None if root is None else root @ root.mT
 
     def noise(self) -> Tensor | None:
         """None: every draw has its own."""

@@ -98,14 +98,15 @@ def bits(posterior: bw.Posterior, x: Tensor) -> Tensor:
 
 @methods
 @likelihoods
-def test_fit_predict_save_load(name: str, kind: str, tmp_path):
-    x, y = data(kind)
-    posterior = fit(name, kind)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fit_predict_save_load(name: str, kind: str, dtype: torch.dtype, tmp_path):
+    x, y = data(kind, dtype)
+    posterior = fit(name, kind, model=net(dtype=dtype), data=(x, y))
     predictive = posterior.predict(x[:B], S)
     assert predictive.mean.shape == (B, O) and predictive.draws.shape == (S, B, O)
     assert predictive.log_prob(y[:B]).isfinite().all() and (predictive.std >= 0).all()
     posterior.save(tmp_path / "saved")
-    restored = bw.load(tmp_path / "saved", net())
+    restored = bw.load(tmp_path / "saved", net(dtype=dtype))
     assert torch.equal(bits(restored, x), bits(posterior, x))
     assert restored.summary() == posterior.summary() and posterior.summary()
     again = copy.deepcopy(x)
@@ -230,6 +231,27 @@ def test_nothing_is_changed_by_an_exception_in_the_model(name: str):
     with pytest.raises(Stop):
         fit(name, model=model)
     assert world(model) == before
+
+
+class ChangesInput(nn.Sequential):
+    """Works on its input in place, before anything has been added to it."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.ReLU(inplace=True), nn.Linear(I, 6), nn.Tanh(), nn.Linear(6, O))
+
+
+@methods
+@pytest.mark.parametrize("members", [None, 2])
+def test_a_model_that_changes_its_input_does_not_change_the_users(name: str, members: int | None):
+    x, y = data()
+    if members is not None:
+        x, y = torch.stack([x, x.flip(1)]), torch.stack([y, -y])
+    kept = x.clone()
+    posterior = fit(name, model=ChangesInput().double(), data=(x, y), members=members, batch_size=None)
+    assert torch.equal(x, kept)
+    whole = posterior.predict(x, S).mean
+    assert torch.equal(x, kept)
+    torch.testing.assert_close(posterior.predict(x.relu(), S).mean, whole, rtol=0, atol=1e-12)
 
 
 def _quiet(name: str, **options: Any) -> bw.Posterior:

@@ -14,6 +14,8 @@ from bayeswise.linalg import NumericalWarning
 from bayeswise.methods.updates import MeanUpdate
 from bayeswise.networks import discover, evaluating
 from bayeswise.problem import Problem, Units
+from bayeswise.randomness import derived_seed
+from bayeswise.saving import flatten
 from bayeswise.training import train
 from bayeswise.weights import Layerwise
 
@@ -215,10 +217,9 @@ def test_members_are_single_runs_also_beside_a_rescued_one(likelihood, singular:
         y = y.argmax(-1)
     model = mlp(I, 4, O)
     method = bw.BALI(steps=steps, first_prior=prior, prior=bw.FanIn(40.0), update_rate=bw.StepDecay(0.3))
-    lead = 1 if y.dim() > 2 or not isinstance(likelihood, bw.Gaussian) else 0
     together = problem_of(model, x, likelihood, members)
     start = {v.name: 0.3 * random(members, v.inputs, v.outputs, seed=40) for v in together.network.layers}
-    state, batched = run(together, TensorRows(x, y, 20, lead), method, start, steps)
+    state, batched = run(together, TensorRows(x, y, 20, lead=1), method, start, steps)
     rescues = []
     for k in range(members):
         alone = problem_of(model, x[k], likelihood)
@@ -433,13 +434,19 @@ def test_every_layer_has_the_prior_it_was_given():
     assert default == pytest.approx([10 / 6, 10 / 5, 10 / 7])
 
 
-def test_starting_weights_have_the_scale_of_the_prior():
+def test_starting_weights_have_the_scale_of_the_inputs():
     problem = problem_of(mlp(I, 200, 300), random(B, I), bw.Gaussian())
     method = bw.BALI(initial_scale=2.0, first_prior=bw.Isotropic(3.0))
     start = method.init(
         problem, TensorRows(random(B, I), random(B, 300), B), torch.Generator().manual_seed(0)
     ).start
-    assert float(start["0"].std()) == pytest.approx(2.0, rel=0.1)  # features as they are
+    assert float(start["0"].std()) == pytest.approx(2.0 / 6**0.5, rel=0.1)  # whatever the prior
+    assert float(start["2"].std()) == pytest.approx(2.0 / 201**0.5, rel=0.02)
+    method = replace(method, first_initial_scale=5.0)
+    start = method.init(
+        problem, TensorRows(random(B, I), random(B, 300), B), torch.Generator().manual_seed(0)
+    ).start
+    assert float(start["0"].std()) == pytest.approx(5.0 / 6**0.5, rel=0.1)
     assert float(start["2"].std()) == pytest.approx(2.0 / 201**0.5, rel=0.02)
 
 
@@ -482,7 +489,6 @@ def test_info_has_evidence_with_the_smallest_proper_prior():
 def test_single_and_double_precision_agree():
     x, y = regression(n=80)
     method = bw.BALI(steps=60)
-    double = bw.fit(mlp(I, 10, O), (x, y), bw.Gaussian(), method, **QUIET)
     problem = problem_of(mlp(I, 10, O), x, bw.Gaussian())
     start = method.init(problem, TensorRows(x, y, N), torch.Generator().manual_seed(0)).start
     model = mlp(I, 10, O)
@@ -549,11 +555,19 @@ def test_no_posterior_before_the_first_step():
         method.posterior(problem, method.init(problem, data, torch.Generator()), data)
 
 
-def test_training_by_hand_is_training_by_the_loop():
+@pytest.mark.parametrize("forward", [bw.Deterministic(), bw.WeightNoise()])
+def test_training_by_hand_is_training_by_the_loop(forward):
     x, y = regression()
-    method, problem = bw.BALI(steps=4), problem_of(mlp(I, 4, O), x, bw.Gaussian())
-    state = train(method, problem, TensorRows(x, y, N), seed=3, progress=False)
-    assert int(state.step) == 4
+    rows, method = TensorRows(x, y, 16), bw.BALI(steps=5, forward=forward)  # 2 batches in an epoch
+    problem, seed = problem_of(mlp(I, 4, O), x, bw.Gaussian()), 3
+    rng = torch.Generator().manual_seed(derived_seed(seed, 1))
+    state = method.init(problem, rows, rng)
+    batches = [batch for epoch in range(3) for batch in rows.epoch(epoch, derived_seed(seed, 2))]
+    for batch in batches[:5]:
+        state, _ = method.step(problem, state, batch, rng)
+    looped = flatten(train(method, problem, rows, seed=seed, progress=False))
+    assert len(batches) == 6 and int(looped["step"]) == 5
+    assert all(torch.equal(value, looped[name]) for name, value in flatten(state).items())
 
 
 @pytest.mark.parametrize("variance", [0.01, 1.0, 100.0])

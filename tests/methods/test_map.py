@@ -1,10 +1,17 @@
 """MAP: the ridge solution where there is one, and a module with dropout and BatchNorm left alone."""
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import bayeswise as bw
+from bayeswise.data import TensorRows
+from bayeswise.linalg import NumericalError
+from bayeswise.networks import discover, evaluating
+from bayeswise.problem import Problem, Units
 
 B, I, O, N = 7, 5, 3, 40  # noqa: E741
 QUIET = dict(progress=False)
@@ -161,3 +168,113 @@ def test_all_parameters_train():
 def test_settings_without_meaning_are_refused(settings: dict):
     with pytest.raises(ValueError, match="MAP: "):
         bw.MAP(**settings)
+
+
+@pytest.mark.parametrize("rate", [1e-3, np.float32(0.5)])
+def test_a_number_is_no_schedule(rate):
+    with pytest.raises(TypeError, match=rf"MAP: learning_rate is a schedule.*use bw.Constant\({rate}\)"):
+        bw.MAP(learning_rate=rate)
+
+
+def test_numpy_integers_are_steps():
+    method = bw.MAP(steps=np.int64(5))
+    assert method == bw.MAP(steps=5) and type(method.steps) is int
+    with pytest.raises(TypeError):
+        bw.MAP(steps=2.5)
+
+
+@pytest.mark.parametrize("members", [None, 2])
+@pytest.mark.parametrize("normed", [False, True])
+def test_a_module_that_works_on_its_input_in_place_leaves_the_data_alone(members, normed: bool):
+    x, y = regression()
+    if members is not None:
+        x, y = torch.stack([x, x.flip(1)]), torch.stack([y, -y])
+    head = [nn.BatchNorm1d(I), nn.Linear(I, O)] if normed else [nn.Linear(I, O)]
+    model = nn.Sequential(nn.ReLU(inplace=True), *head).double()
+    kept, method = x.clone(), bw.MAP(bw.Cosine(0.1), steps=200)
+    posterior = bw.fit(model, (x, y), bw.Gaussian(), method, members=members, **QUIET)
+    assert torch.equal(x, kept)
+    mean = posterior.predict(x).mean
+    assert torch.equal(x, kept)
+    start = nn.Sequential(nn.Identity(), *head)
+    plain = bw.fit(start, (x.relu(), y), bw.Gaussian(), method, members=members, **QUIET)
+    torch.testing.assert_close(mean, plain.predict(x.relu()).mean, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("likelihood", [bw.Gaussian(), bw.Gaussian(0.1), bw.Categorical()])
+@pytest.mark.parametrize("outputs", [2, 3])
+def test_a_diverged_run_says_so(likelihood, outputs: int):
+    x, y = regression(outputs)
+    y = y.argmax(1) if isinstance(likelihood, bw.Categorical) else y
+    model = nn.Sequential(nn.Linear(I, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, outputs))
+    method = bw.MAP(bw.Constant(1e18), steps=20)
+    with pytest.raises(NumericalError, match="MAP: .* not finite after .* lower the learning rate"):
+        bw.fit(model, (x.float(), y), likelihood, method, **QUIET)
+
+
+def test_no_posterior_from_weights_or_residuals_that_are_not_finite():
+    x, y = regression()
+    model, method = nn.Linear(I, O).double(), bw.MAP(steps=3)
+    with evaluating(model):
+        network = discover(model, x)
+    problem = Problem(network, bw.Gaussian(), N, Units.identity(O, x.dtype, network.device))
+    rows = TensorRows(x, y, N)
+    state = method.init(problem, rows, torch.Generator().manual_seed(0))
+    bad = replace(state, params=state.params | {"bias": state.params["bias"] + torch.nan})
+    with pytest.raises(NumericalError, match="MAP: the weights are not finite after 0 steps; lower the"):
+        method.posterior(problem, bad, rows)
+    huge = replace(state, params=state.params | {"bias": state.params["bias"] + 1e200})
+    with pytest.raises(NumericalError, match="MAP: the residuals are not finite"):
+        method.posterior(problem, huge, rows)
+
+
+@pytest.mark.parametrize("members", [None, 2])
+def test_parameters_without_a_gradient_stay_as_they_are(members, tmp_path):
+    x, y = regression()
+    if members is not None:
+        x, y = torch.stack([x, x.flip(1)]), torch.stack([y, -y])
+    lead = () if members is None else (members,)
+    model = nn.Sequential(nn.Linear(I, 8), nn.LayerNorm(8), nn.Tanh(), nn.Linear(8, O)).double()
+    model[0].requires_grad_(False), model[1].bias.requires_grad_(False)
+    before = state(model)
+    posterior = bw.fit(model, (x, y), bw.Gaussian(), bw.MAP(steps=5), members=members, **QUIET)
+    params = posterior.sample(1)
+    assert set(params) == set(before)
+    for name, value in before.items():
+        same = torch.equal(params[name][0], value.expand(*lead, *value.shape))
+        assert same == (name in ("0.weight", "0.bias", "1.bias")), name
+    assert "35 weights" in posterior.summary() and "56 weights require no gradient" in posterior.summary()
+    assert "0.weight, 0.bias, 1.bias" in posterior.summary()
+    assert not model[0].weight.requires_grad and model[3].weight.requires_grad
+    mean = posterior.predict(x).mean
+    posterior.save(tmp_path / "saved")
+    with torch.no_grad():
+        model[0].weight.add_(100)  # the posterior has its own
+    assert torch.equal(posterior.predict(x).mean, mean)
+    assert torch.equal(bw.load(tmp_path / "saved", model).predict(x).mean, mean)
+
+
+def test_frozen_features_give_the_ridge_solution_on_them():
+    x, y = regression()
+    model = nn.Sequential(nn.Linear(I, I), nn.Tanh(), nn.Linear(I, O)).double()
+    model[0].requires_grad_(False)
+    method = bw.MAP(bw.Cosine(0.2), precision=2.0, steps=600)
+    posterior = bw.fit(model, (x, y), bw.Gaussian(0.25), method, standardise=False, **QUIET)
+    exact = ridge(model[:2](x).detach(), y, 0.25 * 2.0)
+    torch.testing.assert_close(posterior.sample(1)["2.weight"][0].T, exact[:-1], rtol=0, atol=1e-4)
+
+
+def test_a_model_with_nothing_to_train_is_refused():
+    model = nn.Linear(I, O).double().requires_grad_(False)
+    with pytest.raises(ValueError, match="MAP: no parameter of the model requires a gradient"):
+        bw.fit(model, regression(), bw.Gaussian(), bw.MAP(steps=2), **QUIET)
+
+
+def test_the_noise_weighs_batches_by_their_rows_whatever_the_shape_of_a_row():
+    x, y = regression()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(I, O)).double()
+    images = x[:, None, :, None]  # (N, 1, I, 1): the last batch has 7 of 40 rows
+    posterior = bw.fit(model, (images, y), bw.Gaussian(), bw.MAP(steps=20), batch_size=11, **QUIET)
+    residual = y - posterior.predict(images).mean
+    expected = residual.T @ residual / N + 1e-6 * torch.diag(y.var(0, correction=0))
+    torch.testing.assert_close(posterior.likelihood(posterior.draw(1)).noise, expected, rtol=1e-9, atol=1e-12)

@@ -1,9 +1,12 @@
 """Rates over a run, at steps where they can be worked out by hand."""
 
 import math
+import re
 
+import numpy as np
 import pytest
 
+import bayeswise as bw
 from bayeswise.methods.schedules import Constant, Cosine, StepDecay
 
 
@@ -29,3 +32,52 @@ def test_step_decay_divides_by_five_after_60_and_again_after_80_percent():
 def test_step_decay_with_a_factor_and_shares_of_its_own():
     rate = StepDecay(1.0, factor=2.0, at=(0.25, 0.5, 0.75))
     assert [rate(step, 8) for step in range(8)] == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
+
+
+KINDS = pytest.mark.parametrize("kind", [Constant, Cosine, StepDecay])
+
+
+@KINDS
+@pytest.mark.parametrize("rate", [0, -0.1, math.nan, math.inf])
+def test_what_is_no_rate_is_refused(kind, rate: float):
+    with pytest.raises(ValueError, match=f"{kind.__name__}: rate must be positive and finite, not {rate}"):
+        kind(rate)
+
+
+@KINDS
+@pytest.mark.parametrize("rate", ["fast", None, Constant(0.1)])
+def test_a_rate_is_a_number(kind, rate):
+    with pytest.raises(TypeError, match="rate must be a number"):
+        kind(rate)
+
+
+def test_a_factor_that_is_none_is_refused():
+    with pytest.raises(ValueError, match="factor must be positive and finite, not 0"):
+        StepDecay(0.5, factor=0)
+
+
+@KINDS
+def test_an_update_rate_is_at_most_one(kind):
+    assert bw.BALI(update_rate=kind(1.0)).update_rate(0, 10) == 1.0
+    with pytest.raises(ValueError, match="update_rate must be at most 1"):
+        bw.BALI(update_rate=kind(1.5))
+
+
+@pytest.mark.parametrize("rate", [0.3, np.float32(0.5), 1])
+def test_a_bare_number_is_no_schedule(rate):
+    with pytest.raises(TypeError, match=re.escape(f"use bw.Constant({rate})")):
+        bw.BALI(update_rate=rate)
+
+
+@pytest.mark.parametrize("rate", [Cosine, "cosine", None])
+def test_a_class_or_a_name_is_no_schedule(rate):
+    with pytest.raises(TypeError, match="update_rate is a schedule"):
+        bw.BALI(update_rate=rate)
+
+
+@pytest.mark.parametrize("name", ["prior", "first_prior", "last_prior"])
+def test_a_bare_number_is_no_prior(name: str):
+    with pytest.raises(TypeError, match=re.escape(f"BALI: {name} is a prior, not 40.0; use bw.FanIn(40.0)")):
+        bw.BALI(**{name: 40.0})
+    with pytest.raises(TypeError, match=re.escape("use bw.FanIn(variance)")):
+        bw.BALI(**{name: bw.FanIn})

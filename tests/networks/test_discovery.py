@@ -3,7 +3,7 @@
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import softplus
+from torch.nn.functional import hardshrink, leaky_relu, softplus
 from torch.nn.utils.parametrizations import weight_norm
 
 import bayeswise as bw
@@ -81,6 +81,27 @@ def test_output_layer_found_behind_a_squeeze():
 )
 def test_output_layer_not_found(head):
     assert look(Head(head)).output_layer is None
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        lambda z, h: z.relu(),
+        lambda z, h: z.abs(),
+        lambda z, h: z.clamp(min=-100.0),
+        lambda z, h: z.clamp(max=100.0),
+        lambda z, h: leaky_relu(z, 0.1),
+        lambda z, h: hardshrink(z),
+        lambda z, h: torch.cat([z[:, :2], z[:, 2:].relu()], -1),  # a variance beside two means
+    ],
+)
+@pytest.mark.parametrize("rows", [1, B])
+def test_output_layer_not_found_behind_what_is_the_identity_for_these_rows_only(head, rows: int):
+    model = Head(head)
+    nn.init.constant_(model.last.bias, 50.0)  # all outputs are positive
+    assert look(model, x=random(rows, I)).output_layer is None
+    model.head = lambda z, h: z
+    assert look(model, x=random(rows, I)).output_layer == "last"
 
 
 def test_output_layer_not_found_where_a_skip_happens_to_be_zero():
@@ -199,6 +220,19 @@ def test_whole_number_inputs_keep_the_modules_precision():
 def test_an_output_of_another_kind_is_refused_with_its_shape():
     with pytest.raises(ValueError, match=r"\(7, 1, 3\).*flatten"):
         look(Head(lambda z, h: z[:, None]))
+
+
+@pytest.mark.parametrize(
+    ("head", "kind"), [(lambda z, h: (z, h), "tuple"), (lambda z, h: {"logits": z}, "dict")]
+)
+def test_an_output_that_is_no_tensor_is_refused(head, kind: str):
+    with pytest.raises(TypeError, match=f"the model returned a {kind}; it must return one tensor"):
+        look(Head(head))
+
+
+def test_an_output_with_other_rows_is_refused():
+    with pytest.raises(ValueError, match=r"x of shape \(7, 5\) has shape \(1, 3\); it must have 7 rows"):
+        look(Head(lambda z, h: z.mean(0, keepdim=True)))
 
 
 def test_the_module_is_left_as_it_was():

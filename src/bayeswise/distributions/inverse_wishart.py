@@ -86,9 +86,9 @@ class MatrixNormalInverseWishart:
         """The Cholesky factor of Σ at its mode (…, O, O)."""
         return self.scale_factor / self._mode_divisor().sqrt()[..., None, None]
 
-    def draw_noise_factor(self, n: int, rng: Generator | None = None) -> Tensor:
+    def draw_noise_factor(self, n: int, rng: Generator | None = None, name: str = "layer") -> Tensor:
         """A root F of Σ = F Fᵀ ~ IW(U, u), n draws (n, …, O, O), by Bartlett's decomposition."""
-        self._require_dof("drawing the noise covariance")
+        self.require_dof("drawing the noise covariance", name)
         degrees = (self.dof[..., None] - self._steps()).to(self.factor)  # u, u-1, … (…, O)
         shape = (n, *self.factor.shape[:-2], self.outputs, self.outputs)
         normal = torch.randn(shape, generator=rng, dtype=self.factor.dtype, device=self.factor.device)
@@ -130,7 +130,7 @@ class MatrixNormalInverseWishart:
 
     def predictive(self, x: Tensor) -> MultivariateStudentT:
         """Y | x ~ t_{u-O+1}(xM, (1 + x R xᵀ) U / (u-O+1)) for each row of x (…, R, I)."""
-        self._require_dof("the Student-t predictive")
+        self.require_dof("the Student-t predictive")
         x = x.to(self.factor)  # the factorisation may have gone to float64
         spread = 1 + solve_lower(self.precision_factor, x.mT).square().sum(-2)  # (…, R)
         df = (self.dof - self.outputs + 1).to(self.factor)[..., None]  # (…, 1)
@@ -155,7 +155,7 @@ class MatrixNormalInverseWishart:
     def kl(self, prior: MatrixNormalInverseWishart, name: str = "layer") -> Tensor:
         """KL(self ‖ prior) over weights and noise covariance together."""
         prior._require_proper("the KL divergence to the prior", name)
-        self._require_dof("the KL divergence")
+        self.require_dof("the KL divergence", f'layer "{name}"')
         q, p = self._in_float64(), prior._in_float64()
         return q._kl_weights(p) + q._kl_noise(p)
 
@@ -188,11 +188,13 @@ class MatrixNormalInverseWishart:
     def _steps(self) -> Tensor:
         return torch.arange(self.outputs, dtype=self.dof.dtype, device=self.dof.device)
 
-    def _require_dof(self, what: str) -> None:
-        if not (self.dof > self.outputs - 1).all():
+    def require_dof(self, what: str, name: str = "layer") -> None:
+        """Refuse an inverse-Wishart that is no distribution, by the name of the layer."""
+        u, outputs = float(self.dof.min()), self.outputs
+        if not u > outputs - 1:
             raise ValueError(
-                f"{what} needs u > O - 1 degrees of freedom; here u = {float(self.dof.min()):g} "
-                f"and O = {self.outputs}: use a larger u0 or more effective rows"
+                f"{name}: {what} needs u > O - 1 degrees of freedom; here u = {u:g} and O = {outputs}: use a "
+                f"larger u0 (BALI's dof) by more than {outputs - 1 - u:g}, or more effective rows"
             )
 
     def _require_proper(self, what: str, name: str) -> None:

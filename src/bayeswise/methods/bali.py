@@ -17,6 +17,7 @@ One step, for each layer with rows x, outputs z and gradients g = ∂ log p(y | 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Literal
 
 import torch
@@ -27,7 +28,7 @@ from bayeswise.distributions.inverse_wishart import CERTAIN
 from bayeswise.linalg import condition, safe_cholesky
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
 from bayeswise.methods.protocol import Batch, Data, Info, Steps
-from bayeswise.methods.schedules import Cosine, Schedule
+from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
 from bayeswise.methods.updates import NaturalUpdate, Targets, Update
 from bayeswise.networks import LayerSignal, LayerView, LocalNoise, Signals, layer_signals
 from bayeswise.posterior import Posterior
@@ -105,6 +106,7 @@ class BALI:
     hidden_noise_floor: float = 1e-4
     dof: float = 0.0
     initial_scale: float = 1.0
+    first_initial_scale: float | None = None
     start: Literal["draw", "model"] = "draw"
     forward: Forward = field(default=Deterministic())
     noise: Literal["mode", "drawn"] = "mode"
@@ -112,6 +114,14 @@ class BALI:
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
+        require_schedule("BALI: update_rate", self.update_rate)
+        if not getattr(self.update_rate, "rate", 1.0) <= 1:
+            raise ValueError(f"BALI: update_rate must be at most 1, not {self.update_rate}")
+        for name in ("prior", "first_prior", "last_prior"):
+            prior = getattr(self, name)
+            if prior is not None and (isinstance(prior, type) or not hasattr(prior, "variance")):
+                number = prior if isinstance(prior, Real) else "variance"
+                raise TypeError(f"BALI: {name} is a prior, not {prior!r}; use bw.FanIn({number})")
         for name in ("step_size", "steps", "noise_floor", "hidden_noise_floor", "initial_scale"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"BALI: {name} must be positive, not {getattr(self, name)}")
@@ -133,6 +143,11 @@ class BALI:
     def infers_all(self) -> bool:
         """Parameters outside the chosen layers stay as they are."""
         return False
+
+    @property
+    def starts_from_model(self) -> bool:
+        """The first weights are the module's or drawn."""
+        return self.start == "model"
 
     def plan(self, problem: Problem) -> Steps:
         """So many steps over reshuffled data."""
@@ -211,7 +226,9 @@ class BALI:
         return DiagonalPrior(variance, floor * n_eff, self.dof, view.inputs, view.outputs)
 
     def _setting(self, problem: Problem, view: LayerView) -> LayerSetting:
-        std = self.initial_scale * self._prior(problem, view).scale(view.inputs) ** 0.5
+        first = view.name == problem.network.layers[0].name
+        scale = (self.first_initial_scale if first else None) or self.initial_scale
+        std = scale / view.inputs**0.5  # σ_init / sqrt(inputs), whatever the prior
         regresses = problem.is_regression and view.name == problem.network.output_layer
         return LayerSetting(view, self.layer_prior(problem, view), std, regresses)
 

@@ -2,14 +2,16 @@
 
     minimise  -mean_n log p(y_n | f(x_n; w)) + λ / (2 N) |w|²
 
-λ `precision` of the Gaussian prior. All parameters of the module train, in train mode, with buffers
-(BatchNorm's averages) of the state's own. The noise of a Gaussian likelihood is the covariance of the
-residuals: a moving average during training, exact over all rows at the end.
+λ `precision` of the Gaussian prior. All parameters of the module that require a gradient train, in train
+mode, with buffers (BatchNorm's averages) of the state's own. The noise of a Gaussian likelihood is the
+covariance of the residuals: a moving average during training, exact over all rows at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+import operator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -17,6 +19,7 @@ import torch
 from torch import Generator, Tensor
 from torch.func import functional_call
 
+from bayeswise.linalg import NumericalError
 from bayeswise.methods.protocol import Batch, Data, Info, Steps
 from bayeswise.methods.schedules import Cosine, Schedule
 from bayeswise.networks import Network, Params, in_mode
@@ -39,13 +42,17 @@ class MAPState:
     params: Params
     first: Params  # average gradient
     second: Params  # average squared gradient
-    buffers: Params
+    buffers: Params  # and the parameters that do not train
     noise: Tensor  # (…, O, O)
 
 
 @dataclass(frozen=True)
 class MAP:
-    """The most probable weights, found by Adam."""
+    """The most probable weights, found by Adam.
+
+    It trains every parameter that requires a gradient, not only those of selected layers; the others stay as
+    they are.
+    """
 
     learning_rate: Schedule = field(default=Cosine(0.005))
     precision: float = 1.0
@@ -53,7 +60,13 @@ class MAP:
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
-        if self.steps < 1 or self.precision < 0:
+        if not callable(self.learning_rate):
+            rate = self.learning_rate
+            raise TypeError(
+                f"MAP: learning_rate is a schedule, not the number {rate}; use bw.Constant({rate})"
+            )
+        object.__setattr__(self, "steps", operator.index(self.steps))  # numpy's integers are welcome
+        if self.steps < 1 or not self.precision >= 0:
             raise ValueError(
                 f"MAP: steps must be positive and precision not negative, not {self.steps}, {self.precision}"
             )
@@ -65,7 +78,12 @@ class MAP:
 
     @property
     def infers_all(self) -> bool:
-        """All parameters train."""
+        """All parameters that require a gradient train, whatever layers were selected."""
+        return True
+
+    @property
+    def starts_from_model(self) -> bool:
+        """The module's weights are the first ones."""
         return True
 
     def plan(self, problem: Problem) -> Steps:
@@ -79,7 +97,11 @@ class MAP:
         def own(value: Tensor) -> Tensor:
             return value.expand((*lead, *value.shape)).clone()
 
-        trained = {name for name, _ in network.module.named_parameters()}
+        trained = {name for name, p in network.module.named_parameters() if p.requires_grad}
+        if not trained:
+            raise ValueError(
+                "MAP: no parameter of the model requires a gradient, so there is nothing to train"
+            )
         values = network.layer_parameters() | network.constants
         params = {name: own(value) for name, value in values.items() if name in trained}
         buffers = {name: own(value) for name, value in values.items() if name not in trained}
@@ -106,18 +128,40 @@ class MAP:
             for (name, value), gradient in zip(params.items(), grads, strict=True):
                 _adam_(value.detach_(), state.first[name], state.second[name], gradient, rate, t + 1)
             noise = _moved(state.noise, y - f.detach(), t) if problem.infers_noise else state.noise
+        if not math.isfinite(float(loss.detach()) + float(noise.sum())):
+            raise _diverged("the loss is", t + 1)
         new = replace(state, step=state.step + 1, params=params, noise=noise)
         return new, Info(log_lik.detach().mean(-1))
 
     def posterior(self, problem: Problem, state: MAPState, data: Data) -> Posterior:
         """One network, with the covariance of its residuals over all rows as noise."""
+        if not all(bool(value.isfinite().all()) for value in state.params.values()):
+            raise _diverged("the weights are", int(state.step))
         network = replace(problem.network, constants={}, layers=())
         own = replace(problem, network=network)
         noise = _residual_covariance(own, state, data) if problem.infers_noise else None
+        if noise is not None and not bool(noise.isfinite().all()):
+            raise _diverged("the residuals are", int(state.step))
         params = {name: value.detach().clone() for name, value in state.params.items()}
         weights = Point(params | {name: value.clone() for name, value in state.buffers.items()}, noise)
-        count = sum(value[0].numel() if problem.lead else value.numel() for value in params.values())
-        return Posterior(own, weights, "MAP", (f"{int(state.step)} steps, one network of {count} weights",))
+        return Posterior(own, weights, "MAP", _notes(problem, state))
+
+
+def _diverged(what: str, steps: int) -> NumericalError:
+    return NumericalError(f"MAP: {what} not finite after {steps} steps; lower the learning rate")
+
+
+def _notes(problem: Problem, state: MAPState) -> tuple[str, ...]:
+    def count(values: Iterable[Tensor]) -> int:
+        return sum(value.shape[len(problem.lead) :].numel() for value in values)
+
+    own = {name for name, _ in problem.network.module.named_parameters()}
+    fixed = [name for name in state.buffers if name in own]
+    note = f"{int(state.step)} steps, one network of {count(state.params.values())} weights"
+    if not fixed:
+        return (note,)
+    size = count(state.buffers[name] for name in fixed)
+    return note, f"{size} weights require no gradient and stay as they are: {', '.join(fixed)}"
 
 
 def _adam_(value: Tensor, first: Tensor, second: Tensor, gradient: Tensor, rate: float, t: int) -> None:
@@ -130,6 +174,7 @@ def _adam_(value: Tensor, first: Tensor, second: Tensor, gradient: Tensor, rate:
 def _outputs(network: Network, params: Params, buffers: Params, x: Tensor, lead: int) -> Tensor:
     """The outputs (…, B, O) of each member with its own parameters and buffers."""
     if lead == 0:
+        x = x.clone() if network.changes_input else x
         return as_rows(functional_call(network.module, (params, buffers), (x,)))
     if not buffers:
         return replace(network, constants={})(params, x, lead=1, x_lead=1)
@@ -165,5 +210,5 @@ def _residual_covariance(problem: Problem, state: MAPState, data: Data) -> Tenso
     with torch.no_grad(), in_mode(problem.network.module, False):
         for x, y in data.ordered():
             f = _outputs(problem.network, state.params, state.buffers, x, len(problem.lead))
-            total, rows = total + _covariance(y - f) * x.shape[-2], rows + x.shape[-2]
+            total, rows = total + _covariance(y - f) * f.shape[-2], rows + f.shape[-2]
     return total / rows

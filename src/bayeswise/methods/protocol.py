@@ -73,6 +73,11 @@ class Method(Protocol[S]):
         """Whether all parameters are inferred, and not only those of the chosen layers."""
         ...
 
+    @property
+    def starts_from_model(self) -> bool:
+        """Whether the run depends on the chosen layers' present weights."""
+        ...
+
     def plan(self, problem: Problem) -> Plan:
         """How the data are to be gone through."""
         ...

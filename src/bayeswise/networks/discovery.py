@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +15,7 @@ from bayeswise.networks.signals import hooked
 from bayeswise.networks.views import LayerView
 
 WIDE = 20_000  # weights of the largest layer from which a loop over members beats vmap
+PROBES = (-1e3, -1e-3, 1e-3, 1e3)  # both signs, small and large
 
 
 def discover(module: nn.Module, x: Tensor, select: Select = None) -> Network:
@@ -23,11 +26,12 @@ def discover(module: nn.Module, x: Tensor, select: Select = None) -> Network:
     values = _values(module, dtype)
     given = x.clone()
     out, calls = _run(module, list(views.values()), values, given)
-    rows = as_rows(out)
+    rows = _checked(out, x)
     layers = tuple(views[name] for name in calls)  # in the order of their first call
     own = {name for layer in layers for name in layer.parameters}
     constants = {name: value for name, value in values.items() if name not in own}
-    network = Network(module, layers, constants, dtype, rows.shape[-1], _output_layer(out, calls), True)
+    output_layer = _output_layer(out, calls, lambda name: _returned(module, views[name], values, x))
+    network = Network(module, layers, constants, dtype, rows.shape[-1], output_layer, True)
     network = replace(network, changes_input=given._version > 0)
     return replace(network, vectorised=_vectorised(network, x))
 
@@ -40,9 +44,26 @@ def _values(module: nn.Module, dtype: torch.dtype) -> Params:
     }
 
 
+def _checked(out: Any, x: Tensor) -> Tensor:
+    """The module's output as rows (B, O), as many as x has."""
+    if not isinstance(out, Tensor):
+        raise TypeError(
+            f"the model returned a {type(out).__name__}; it must return one tensor: wrap it in a module "
+            "whose forward picks that"
+        )
+    rows = as_rows(out)
+    if rows.shape[0] != x.shape[0]:
+        raise ValueError(
+            f"the model's output for x of shape {tuple(x.shape)} has shape {tuple(out.shape)}; "
+            f"it must have {x.shape[0]} rows, one for each of x"
+        )
+    return rows
+
+
 def _run(
     module: nn.Module, views: list[LayerView], values: Params, x: Tensor
-) -> tuple[Tensor, dict[str, list[Tensor]]]:
+) -> tuple[Any, dict[str, list[Tensor]]]:
+    """The module's output, and what each call of the layers gave."""
     calls: dict[str, list[Tensor]] = {}
 
     def on_output(view: LayerView, _: Tensor, z: Tensor) -> Tensor:
@@ -51,11 +72,31 @@ def _run(
         return z.clone()
 
     with torch.enable_grad(), hooked(module, views, on_output):
-        copies = {name: value.clone() for name, value in values.items()}  # a forward may move its buffers
-        return functional_call(module, copies, (x,)), calls
+        return functional_call(module, _copies(values), (x,)), calls
 
 
-def _output_layer(out: Tensor, calls: dict[str, list[Tensor]]) -> str | None:
+def _copies(values: Params) -> Params:
+    """Values for one forward pass, which may move its buffers."""
+    return {name: value.clone() for name, value in values.items()}
+
+
+def _returned(module: nn.Module, view: LayerView, values: Params, x: Tensor) -> bool:
+    """Whether the module returns what the layer gives, whatever that is: a ReLU or a clamp does not."""
+    given: list[Tensor] = []
+
+    def on_output(_: LayerView, __: Tensor, z: Tensor) -> Tensor:
+        given.append((1 + z.abs()) * PROBES[len(given)])
+        return given[-1].clone()
+
+    with torch.no_grad(), hooked(module, [view], on_output):
+        for _ in PROBES:
+            out = functional_call(module, _copies(values), (x.clone(),))
+            if not torch.equal(given[-1].reshape(out.shape), out):
+                return False
+    return True
+
+
+def _output_layer(out: Tensor, calls: dict[str, list[Tensor]], returned: Callable[[str], bool]) -> str | None:
     """The layer called once whose output has the module's values and rows, and moves it one to one."""
     if calls and not out.requires_grad:
         raise ValueError(
@@ -70,7 +111,7 @@ def _output_layer(out: Tensor, calls: dict[str, list[Tensor]]) -> str | None:
             continue
         probe = torch.linspace(1, 2, out.numel(), dtype=out.dtype, device=out.device).reshape(out.shape)
         (moved,) = torch.autograd.grad((out * probe).sum(), [z], retain_graph=True)
-        if torch.equal(moved.reshape(probe.shape), probe):
+        if torch.equal(moved.reshape(probe.shape), probe) and returned(name):
             return name
     return None
 

@@ -37,7 +37,7 @@ from bayeswise.report.problems import Curve, Example, Plane, breast_cancer, diab
 NEEDED = {"sklearn": "scikit-learn", "matplotlib": "matplotlib", "jinja2": "Jinja2"}
 
 
-def paper(step_size: float, sigma_r: float, initial_scale: float, steps: int) -> BALI:
+def paper(step_size: float, sigma_r: float, initial_scale: float, steps: int, inputs: int) -> BALI:
     """The paper's settings for its synthetic problems (App. H.1): weight noise, R0 = σ_r² I, U0 = 0.01² N I.
 
     The appendix prints σ_r = 80 and 20, the tables σ_r². Read as printed, σ_r² = 6400 and 400, we get the
@@ -53,6 +53,8 @@ def paper(step_size: float, sigma_r: float, initial_scale: float, steps: int) ->
         prior=FanIn(r0),
         first_prior=Isotropic(r0),
         initial_scale=initial_scale,
+        first_initial_scale=initial_scale
+        * (inputs + 1) ** 0.5,  # as printed: the first features are not divided
         forward=WeightNoise(),
     )
 
@@ -61,9 +63,9 @@ def paper(step_size: float, sigma_r: float, initial_scale: float, steps: int) ->
 class Settings:
     """What the demo trains and how closely it looks. The tables' priors were chosen on other splits."""
 
-    sinc: BALI = field(default=paper(0.1, 80, 3, 300))
-    sines: BALI = field(default=paper(0.2, 80, 3, 300))
-    moons: BALI = field(default=paper(0.3, 20, 1, 250))
+    sinc: BALI = field(default=paper(0.1, 80, 3, 300, inputs=1))
+    sines: BALI = field(default=paper(0.2, 80, 3, 300, inputs=1))
+    moons: BALI = field(default=paper(0.3, 20, 1, 250, inputs=2))
     diabetes: BALI = field(default=BALI(steps=500, prior=FanIn(1), forward=WeightNoise()))
     cancer: BALI = field(default=BALI(steps=500, prior=FanIn(3), effective=0.5, forward=WeightNoise()))
     hidden: tuple[int, ...] = (256, 256, 256)

@@ -45,8 +45,9 @@ def compose(curves: list[CurveView], plane: PlaneView) -> Any:
 
     with drawing.style():
         figure = Figure(figsize=(12.4, 8.2), layout="constrained")
-        above, below = figure.subfigures(2, 1, hspace=0.05)
-        for view, part in zip(curves, above.subfigures(1, 2, squeeze=False)[0], strict=True):
+        rows: Any = figure.subfigures(2, 1, hspace=0.05)
+        above, below = rows
+        for view, part in zip(curves, above.subfigures(1, 2), strict=True):
             legend = view.draw(part.subplots()).ax_.get_legend()
             for text in legend.get_texts() if legend else ():
                 text.set_fontsize(8)  # in one row without squeezing the axes

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
+from numbers import Integral, Real
 from typing import Any, TypeVar
 
 import torch
@@ -141,10 +142,13 @@ def from_config(config: Mapping[str, Any], known: Mapping[str, type]) -> Any:
 
 
 def _to_json(value: Any, where: str) -> Any:
-    if value is None or type(value) in (bool, int, str):
+    if value is None or isinstance(value, bool | str):
         return value
-    if isinstance(value, float):  # JSON has no infinity: it becomes an object of kind "float"
-        return float(value) if math.isfinite(value) else {"kind": "float", "value": repr(float(value))}
+    if isinstance(value, Integral):  # numpy's too
+        return int(value)
+    if isinstance(value, Real):  # JSON has no infinity: it becomes an object of kind "float"
+        number = float(value)
+        return number if math.isfinite(number) else {"kind": "float", "value": repr(number)}
     if isinstance(value, tuple):
         return [_to_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
     if not _is_value(value):
