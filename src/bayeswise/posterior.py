@@ -112,7 +112,8 @@ class Functions:
         problem, x, start = self.posterior.problem, self.posterior.inputs(x), 0
         network, rows = problem.network, x.shape[len(problem.lead)]
         shape = (self.distinct, *problem.lead, rows, network.outputs)
-        f = torch.empty(shape, dtype=network.dtype, device=network.device)
+        dtype = torch.promote_types(network.dtype, problem.units.scale.dtype)  # float64 where y needs it
+        f = torch.empty(shape, dtype=dtype, device=network.device)
         with torch.no_grad(), evaluating(network.module):
             for params in self._chunks():
                 stop = start + _draws(params)

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily
 from torch.special import entr, ndtri
 
-BLOCK_NUMBERS = 2**21  # of one block of kept draws: 16 MB in float64
+BLOCK_NUMBERS = 2**18  # of one block of kept draws: 2 MB in float64, which the cache holds
 
 
 class Draws(Protocol):

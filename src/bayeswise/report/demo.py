@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -53,8 +54,7 @@ def paper(step_size: float, sigma_r: float, initial_scale: float, steps: int, in
         prior=FanIn(r0),
         first_prior=Isotropic(r0),
         initial_scale=initial_scale,
-        first_initial_scale=initial_scale
-        * (inputs + 1) ** 0.5,  # as printed: the first features are not divided
+        first_initial_scale=initial_scale * math.sqrt(inputs + 1),  # the first features are not divided
         forward=WeightNoise(),
     )
 
