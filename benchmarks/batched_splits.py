@@ -1,9 +1,10 @@
-"""How much faster the 20 Yacht splits train in one batched run than one after another.
+r"""How much faster the 20 Yacht splits train in one batched run than one after another.
 
-    OMP_NUM_THREADS=1 python benchmarks/batched_splits.py --data-dir DIR --out benchmarks/results/batched_splits.jsonl
+    OMP_NUM_THREADS=1 python benchmarks/batched_splits.py --data-dir DIR \
+        --out benchmarks/results/batched_splits.jsonl
 
-Rounds of the three sides alternate: `--steps` batched steps, the same steps of one split, and Adam steps of the
-same network on that split; medians over the rounds. One after another costs 20 times one split.
+Rounds of the three sides alternate: `--steps` batched steps, the same steps of one split, and Adam steps of
+the same network on that split; medians over the rounds. One after another costs 20 times one split.
 """
 
 from __future__ import annotations

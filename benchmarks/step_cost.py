@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from common import LeakyTanh, mlp
 from torch import Tensor, nn
 
 import bayeswise as bw
@@ -30,20 +31,9 @@ NETWORKS = {
 }
 
 
-class LeakyTanh(nn.Module):
-    """tanh(x) + 0.1 x, the paper's activation for classification."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Element by element."""
-        return x.tanh() + 0.1 * x
-
-
 def network(sizes: tuple[int, ...], task: str) -> nn.Sequential:
     """The paper's fully connected network."""
-    layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes, sizes[1:], strict=False):
-        layers += [nn.Linear(inputs, outputs), nn.ReLU() if task == "regression" else LeakyTanh()]
-    return nn.Sequential(*layers[:-1])
+    return mlp(sizes, nn.ReLU if task == "regression" else LeakyTanh)
 
 
 def adam_step(model: nn.Module, x: Tensor, y: Tensor, task: str) -> Callable[[], None]:

@@ -1,6 +1,7 @@
-"""The paper's UCI regression with the paper's settings: all standard splits in one batched run.
+r"""The paper's UCI regression with the paper's settings: all standard splits in one batched run.
 
-    OMP_NUM_THREADS=1 python benchmarks/uci.py --dataset yacht --data-dir DIR --out benchmarks/results/uci.jsonl
+    OMP_NUM_THREADS=1 python benchmarks/uci.py --dataset yacht --data-dir DIR \
+        --out benchmarks/results/uci.jsonl
 
 RMSE and log-likelihood (mixture over 256 draws, and moment-matched Gaussian) of the test rows in the original
 units, as mean and standard error over the splits.
@@ -32,7 +33,7 @@ TOLERANCE = 1e-9  # a column whose spread is a smaller share of its size is cons
 
 
 def splits(data: dict[str, np.ndarray], count: int | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training and test rows of every split (K, N, D), (K, N, 1); inputs standardised on the training rows."""
+    """Training and test rows of every split (K, N, D), (K, N, 1); inputs standardised by the former."""
     x, y = data["X"], data["y"][:, None]
     train, test = data["train_idx"][:count], data["test_idx"][:count]
     mean, std = x[train].mean(1, keepdims=True), x[train].std(1, keepdims=True)

@@ -106,7 +106,7 @@ def test_kept_draws_take_their_own_memory_and_little_more():
     done = subprocess.run(
         [sys.executable, "-c", MEMORY_SCRIPT], env=environment, capture_output=True, text=True, check=True
     )
-    assert 0.4 < float(done.stdout) < 1.3
+    assert 0.4 < float(done.stdout) < 1.8
 
 
 def test_rows_run_at_once_follow_the_widest_parameter():

@@ -162,7 +162,9 @@ def test_page_holds_every_part(page: str) -> None:
 
 def test_page_shows_measured_numbers(page: str) -> None:
     settings = tiny()
-    outcome = learn(problems.diabetes(1), settings.diabetes, settings.table_hidden, settings, 1, False)
+    outcome = learn(
+        problems.diabetes(1 + demo.UNSEEN), settings.diabetes, settings.table_hidden, settings, 1, False
+    )
     scores = outcome.scores()
     assert f"RMSE on held-out rows: {scores['rmse']:.1f}" in page
     y, low, high = outcome.example.held_y, *outcome.held.interval(0.9)
