@@ -150,7 +150,9 @@ def _network(model: nn.Module, source: Any, select: Select, members: int | None)
             return discover(model, x, select)
         except RuntimeError as error:
             shape, kind = tuple(x.shape), _name(x.dtype)
-            raise ValueError(f"the model cannot run x of shape {shape} and type {kind}: {error}") from error
+            raise ValueError(
+                f"the model cannot run on x of shape {shape} and type {kind}: {error}"
+            ) from error
 
 
 def _example_inputs(source: Any, members: int | None) -> Tensor:

@@ -190,7 +190,7 @@ def _unfit(x: Tensor, lead: int, why: str) -> str:
     """What to say of rows that the network does not take."""
     kind, wanted = str(x.dtype).removeprefix("torch."), "(members, B, …)" if lead else "(B, …)"
     return (
-        f"the network cannot run x of shape {tuple(x.shape)} and type {kind}: {why}; "
+        f"the network cannot run on x of shape {tuple(x.shape)} and type {kind}: {why}; "
         f"give rows {wanted} like those it was fitted on"
     )
 
