@@ -16,6 +16,7 @@ help: ## show this list
 demo: .venv/installed ## train on embedded data and write a report to demo/
 	@echo "Training the demonstration networks and writing their report to demo/."
 	@$(BIN)/bayeswise demo --out demo
+	@echo "To go on: source .venv/bin/activate, then bayeswise --help, or python and import bayeswise."
 
 test: lint ## lint, types and the fast tests
 	@echo "Running the fast tests."

@@ -84,6 +84,8 @@ def main() -> None:
     line = {"dataset": options.dataset, "method": "bali", "settings": "paper", "n_splits": len(x)}
     line |= dict(zip(("rmse", "rmse_se"), mean_and_error(rmse), strict=True))
     line |= dict(zip(("ll", "ll_se"), mean_and_error(prediction.log_prob(y_test).mean(1)), strict=True))
+    more = posterior.predict(x_test, n=2048).log_prob(y_test).mean(1)  # what 256 draws lose
+    line |= dict(zip(("ll_2048_draws", "ll_2048_draws_se"), mean_and_error(more), strict=True))
     line["ll_gaussian"] = float(prediction.log_prob_gaussian(y_test).mean())
     line["coverage_90"] = float(((low <= y_test) & (y_test <= high)).float().mean())
     keep(options, line | {"steps": method.steps, "seconds": round(seconds, 1), "seed": options.seed})

@@ -483,3 +483,16 @@ def test_other_starting_weights_are_another_run_where_they_matter(method, tmp_pa
     resumable(tmp_path, network, method=method)
     with pytest.raises(SavedModelError, match="another starting weights"):
         resumable(tmp_path, method=method)
+
+
+def test_tables_of_numbers_and_read_only_arrays_are_taken():
+    pd = pytest.importorskip("pandas")
+    x, y = random(N, I), random(N, 1, seed=1)
+    locked = y.numpy().copy()
+    locked.flags.writeable = False
+    method = bw.BALI(steps=3)
+    expected = bw.fit(model(1), (x, y), bw.Gaussian(), method, **QUIET).predict(x).mean
+    frame = pd.DataFrame(x.numpy(), columns=[str(i) for i in range(I)])
+    posterior = bw.fit(model(1), (frame, locked), bw.Gaussian(), method, **QUIET)
+    assert torch.equal(posterior.predict(frame).mean, expected)
+    assert repr(posterior) == f"BALI posterior of Sequential (2 layers inferred, Gaussian, {N} rows)"

@@ -19,7 +19,7 @@ from bayeswise.likelihoods import Gaussian, Likelihood
 from bayeswise.linalg import NumericalWarning
 from bayeswise.methods import BALI, Method
 from bayeswise.networks import Network, Select, discover, evaluating
-from bayeswise.posterior import Posterior, prepared_inputs
+from bayeswise.posterior import Posterior, as_tensor, prepared_inputs
 from bayeswise.problem import Problem, Units
 from bayeswise.saving import to_config
 from bayeswise.training import Callback, Checkpoints, train
@@ -119,15 +119,7 @@ def _source(data: Any, batch_size: int | None, members: int | None) -> tuple[Ten
 
 
 def _pair(x: Any, y: Any, lead: int, members: int | None) -> tuple[Tensor, Tensor]:
-    tensors = []
-    for name, value in (("x", x), ("y", y)):
-        try:
-            tensors.append(torch.as_tensor(value))
-        except (TypeError, ValueError, RuntimeError) as error:
-            raise TypeError(
-                f"{name} is a {type(value).__name__} that is no array of numbers: {error}"
-            ) from None
-    x, y = tensors
+    x, y = as_tensor(x, "x"), as_tensor(y, "y")
     if x.dim() <= lead or y.dim() <= lead or x.shape[: lead + 1] != y.shape[: lead + 1]:
         raise ValueError(f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}: their rows do not agree")
     if members is not None and x.shape[0] != members:

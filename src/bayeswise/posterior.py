@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Generator, Tensor
 
@@ -81,6 +82,14 @@ class Posterior:
                 f"({members}, B, …): stack each member's rows, or x.expand({members}, *x.shape) for the same"
             )
         return x
+
+    def __repr__(self) -> str:
+        """One line; `summary()` says more."""
+        network = self.problem.network
+        layers = f"{len(network.layers)} layers inferred, " if network.layers else ""
+        kind = type(self.problem.likelihood).__name__
+        about = f"{layers}{kind}, {self.problem.n} rows"
+        return f"{self.method} posterior of {type(network.module).__name__} ({about})"
 
     def summary(self) -> str:
         """What was inferred, layer by layer, and what was not."""
@@ -211,14 +220,24 @@ class RowBlocks:
             yield from KeptDraws(self.functions(block)).blocks()
 
 
+def as_tensor(value: Any, name: str) -> Tensor:
+    """A tensor, an array, or a table of numbers as a tensor; a read-only array is copied."""
+    given = type(value).__name__
+    try:
+        if not isinstance(value, Tensor) and hasattr(value, "to_numpy"):  # pandas, polars
+            value = value.to_numpy()
+        if isinstance(value, np.ndarray) and not value.flags.writeable:
+            value = value.copy()
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError, KeyError) as error:
+        raise TypeError(
+            f"{name} is a {given} that is no array of numbers: {error}; give a tensor or an array"
+        ) from None
+
+
 def prepared_inputs(x: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Inputs as a finite tensor in the precision and place of the network; whole numbers stay whole."""
-    try:
-        x = torch.as_tensor(x)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise TypeError(
-            f"inputs must be a tensor or an array of numbers, not {type(x).__name__}: {error}"
-        ) from None
+    x = as_tensor(x, "x")
     if x.dim() == 0 or x.shape[0] == 0:
         raise ValueError(f"inputs have shape {tuple(x.shape)}; at least one row is needed")
     x = x.to(device=device, dtype=dtype if x.is_floating_point() else x.dtype)

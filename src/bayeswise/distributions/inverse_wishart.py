@@ -16,6 +16,7 @@ from bayeswise.linalg import (
     multidigamma,
     multigammaln,
     solve_lower,
+    solve_lower_right,
     solve_lower_t,
 )
 
@@ -68,8 +69,8 @@ class MatrixNormalInverseWishart:
 
     @property
     def mean(self) -> Tensor:
-        """M (…, I, O)."""
-        return solve_lower_t(self.precision_factor, self.cross_factor)
+        """M = (L21 L11⁻¹)ᵀ (…, I, O)."""
+        return solve_lower_right(self.precision_factor, self.cross_factor.mT).mT
 
     @property
     def scale(self) -> Tensor:
@@ -107,7 +108,7 @@ class MatrixNormalInverseWishart:
         """W = L11⁻ᵀ (L11ᵀM + A Fᵀ), one draw (…, I, O) with Σ = F Fᵀ at its mode."""
         cross = self.cross_factor
         a = torch.randn(cross.shape, generator=rng, dtype=cross.dtype, device=cross.device)
-        return solve_lower_t(self.precision_factor, cross + a @ self.noise_factor.mT)
+        return solve_lower_right(self.precision_factor, cross.mT + self.noise_factor @ a.mT).mT
 
     def sample(
         self,

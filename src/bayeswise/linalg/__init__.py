@@ -14,6 +14,7 @@ from bayeswise.linalg.products import (
     multidigamma,
     multigammaln,
     solve_lower,
+    solve_lower_right,
     solve_lower_t,
 )
 
@@ -29,5 +30,6 @@ __all__ = [
     "multigammaln",
     "safe_cholesky",
     "solve_lower",
+    "solve_lower_right",
     "solve_lower_t",
 ]

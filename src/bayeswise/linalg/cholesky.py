@@ -88,7 +88,8 @@ def _rescue(matrix: Tensor, lower: Tensor, failed: Tensor, name: str, eps: float
     raise NumericalError(
         f"{name}: {int(failed.sum())} of {failed.numel()} matrices of size {matrix.shape[-1]} are not "
         f"positive definite, even with {JITTER_LIMIT:g} of the trace added to the diagonal; "
-        "use a tighter prior (a smaller prior variance), a larger noise floor, or float64"
+        "scale the inputs to similar sizes, or use a tighter prior (a smaller prior variance), "
+        "a larger noise floor, or float64"
     )
 
 

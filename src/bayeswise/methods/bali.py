@@ -69,10 +69,10 @@ class Pass:
     y: Tensor
     rate: float  # γ
 
-    def layer(self, name: str) -> tuple[LayerSignal, Tensor, Tensor | float]:
-        """A layer's signals, its weights W (…, I, O), and the noise ε (…, R, O) on its outputs."""
+    def layer(self, name: str) -> tuple[LayerSignal, Tensor, Tensor | None]:
+        """A layer's signals, its weights W (…, I, O), and the noise ε (…, R, O) on its outputs, if any."""
         signal = self.signals.layers[name]
-        return signal, self.weights[name], self.noise[name](signal.x) if name in self.noise else 0.0
+        return signal, self.weights[name], self.noise[name](signal.x) if name in self.noise else None
 
 
 @dataclass(frozen=True)
@@ -301,10 +301,11 @@ class BALI:
 
     def _updated(self, problem: Problem, setting: LayerSetting, old: LayerState, done: Pass) -> LayerState:
         """Ψgg, y = z + α g / sqrt(Ψgg), and the statistics of x and y."""
-        signal, w, e = done.layer(setting.view.name)  # ε is zero where the pass had no noise
+        signal, w, e = done.layer(setting.view.name)
         gg = old.gg.mul_(1 - done.rate).add_(signal.g.square().mean(-2), alpha=done.rate)
         step = done.y - signal.z if setting.regresses else self._step(signal.g, gg)
-        batch = Targets(signal.x, w, signal.z - e, step + e, f'layer "{setting.view.name}"')
+        batch = Targets(signal.x, w, signal.z, step, f'layer "{setting.view.name}"')
+        batch = batch if e is None else batch.around(e)
         weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem))  # N_eff / R
         return LayerState(self.update(setting.prior, old.data, batch, done.rate, weight), gg)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -20,6 +20,10 @@ class Targets:
     z: Tensor  # (…, R, O): x W
     delta: Tensor  # (…, R, O)
     name: str = "layer"  # for errors
+
+    def around(self, e: Tensor) -> Targets:
+        """The same targets where z = x W + ε was noisy: ε belongs to Δ."""
+        return replace(self, z=self.z - e, delta=self.delta + e)
 
     def stats(self, dtype: torch.dtype) -> RegressionStats:
         """Those of x and y, in float64 by way of Δ: what is large in y and explained by x cancels exactly."""
