@@ -94,8 +94,9 @@ def test_the_blocks_of_a_page_run(page: str, short_runs):
         torch.manual_seed(0)
         exec(compile(code, page, "exec"), names)
     if page == "README.md":
-        assert names["prediction"].epistemic[1] > names["prediction"].epistemic[0]
-        assert names["mean"].shape == names["std"].shape == (442,)
+        near, far = names["prediction"].epistemic[:, 0]
+        assert far > 5 * near  # what the picture above it shows
+        assert names["mean"].shape == names["std"].shape == (92,)
     if page == "docs/guide.md":
         assert torch.equal(
             names["again"].predict(names["x"]).mean, names["posterior"].predict(names["x"]).mean
