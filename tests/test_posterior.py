@@ -216,8 +216,8 @@ def test_classification_predicts_probabilities():
         (torch.full((B, I), torch.nan), ValueError, "35 of 35 inputs are NaN"),
         (torch.zeros(0, I), ValueError, r"\(0, 5\); at least one row"),
         (torch.tensor(1.0), ValueError, "at least one row"),
-        ("rows", TypeError, "not str"),
-        (None, TypeError, "not NoneType"),
+        ("rows", TypeError, "x is a str"),
+        (None, TypeError, "x is a NoneType"),
     ],
 )
 def test_bad_inputs_are_refused(x, kind, message: str):
