@@ -348,5 +348,5 @@ def test_pages_name_no_machine():
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").glob("*.py")]
     for page in pages:
         text = page.read_text()
-        assert not re.search(r"(/root/|/home/|/work/|/tmp/|localhost)", text), page
+        assert not re.search(r"(/(root|home|work|tmp)/|localhost)", text), page
         assert str(os.getcwd()) not in text
