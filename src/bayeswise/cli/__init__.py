@@ -1,4 +1,4 @@
-"""The command line: bayeswise demo | fit | predict | methods.
+"""The command line: bayeswise demo | fit | predict | methods | bench.
 
 Only click is loaded here; a command loads what it needs when it runs, so that help comes at once.
 """
@@ -15,6 +15,7 @@ except ModuleNotFoundError:
     raise SystemExit("bayeswise: the command line needs click; pip install 'bayeswise[all]'") from None
 
 from bayeswise import __version__
+from bayeswise.cli.benching import bench
 from bayeswise.cli.voice import Command, Voice
 
 FILE = click.Path(path_type=Path)
@@ -25,6 +26,9 @@ SEED = click.IntRange(min=0, max=2**31 - 1)
 @click.version_option(__version__, prog_name="bayeswise")
 def main() -> None:
     """Predictions that say how sure they are: Bayesian networks for your tables."""
+
+
+main.add_command(bench)
 
 
 def spoken(command: Callable[..., None]) -> Callable[..., None]:

@@ -1,0 +1,1 @@
+"""The experiments of the paper as one command: tasks, data, runner, tables and figures."""

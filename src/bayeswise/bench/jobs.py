@@ -1,0 +1,145 @@
+"""One training run of a task: what it trains on, how, and what makes it the same run as another."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import bayeswise
+from bayeswise.bench.models import mlp
+from bayeswise.bench.settings import Recipe
+from bayeswise.bench.watch import Watch
+from bayeswise.fitting import fit
+from bayeswise.posterior import Posterior
+from bayeswise.saving import to_config
+from bayeswise.saving.files import json_digest
+from bayeswise.training import Checkpoints
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a person asks of a task; None leaves it to the task."""
+
+    task: str
+    method: str
+    out: Path
+    data_dir: Path
+    datasets: tuple[str, ...] = ()
+    settings: str = "paper"
+    splits: int | None = None
+    steps: int | None = None
+    seed: int = 0
+    progress: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One run: x (K, N, …) and y of K splits that train batched, or x (N, …) of one."""
+
+    task: str
+    dataset: str
+    method: str
+    settings: str
+    seed: int
+    splits: tuple[int, ...]
+    recipe: Recipe
+    x: Tensor
+    y: Tensor
+    x_test: Tensor
+    y_test: Tensor
+    draws: int
+    data: str  # SHA-256 of the file
+    batched: bool
+    other: str | None = None  # a data set to compare with
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def steps(self) -> int:
+        """How long it trains; 0 where the method does not count steps."""
+        return int(getattr(self.recipe.method, "steps", 0))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What two runs with the same result have in common."""
+        other = {} if self.other is None else {"other": self.other}
+        noise = getattr(self.recipe.likelihood, "noise", None)
+        return {
+            "task": self.task,
+            "dataset": self.dataset,
+            **other,
+            "method": self.method,
+            "settings": self.settings,
+            "seed": self.seed,
+            "steps": self.steps,
+            "draws": self.draws,
+            "train_rows": int(self.x.shape[1 if self.batched else 0]),
+            "network": [*self.recipe.sizes, self.recipe.activation],
+            "batch": self.recipe.batch,
+            "configuration": to_config(self.recipe.method) | ({} if noise is None else {"noise": noise}),
+            "data": self.data,
+        }
+
+    @property
+    def run(self) -> str:
+        """The name of the run: the same for the same splits, settings and data."""
+        return json_digest(self.about | {"splits": self.splits})[:16]
+
+    def lines(self, found: Sequence[dict[str, Any]], watch: Watch) -> list[dict[str, Any]]:
+        """The result lines, one per split."""
+        environment = {
+            "seconds": round(watch.seconds, 1),
+            "run": self.run,
+            "versions": {
+                "bayeswise": bayeswise.__version__,
+                "torch": torch.__version__,
+                "python": platform.python_version(),
+            },
+            "commit": commit(),
+            "threads": torch.get_num_threads(),
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        trained = {"n_splits": len(self.splits)}
+        return [
+            self.about | {"split": split} | trained | one | environment
+            for split, one in zip(self.splits, found, strict=True)
+        ]
+
+
+def train(job: Job, folder: Path, watch: Watch, progress: bool) -> Posterior:
+    """Carry out a job; a run that was killed goes on where its last checkpoint in the folder stands."""
+    r = job.recipe
+    return fit(
+        mlp(r.sizes, r.activation, job.seed),
+        (job.x, job.y),
+        r.likelihood,
+        r.method,
+        batch_size=r.batch,
+        members=len(job.splits) if job.batched else None,
+        seed=job.seed,
+        progress=progress,
+        callbacks=[watch],
+        checkpoint=Checkpoints(folder, every=10**9, seconds=20.0),
+    )
+
+
+def commit() -> str:
+    """The commit of the source, where it is a repository."""
+    try:
+        run = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parent,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return run.stdout.strip() or "unknown"

@@ -1,0 +1,72 @@
+"""Result lines: one JSON object per split or seed, appended to a file; a line is whole or absent."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+
+
+class ResultsError(ValueError):
+    """A file of result lines that cannot be read."""
+
+
+def file_of(folder: Path, task: str) -> Path:
+    """Where the lines of a task are."""
+    return folder / f"{task}.jsonl"
+
+
+def append(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """Add lines at the end, all or none of them, whoever else is writing."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
+    with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "rb+", buffering=0) as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        size = _whole(stream)
+        os.ftruncate(stream.fileno(), size)  # what a killed writer left of a line
+        try:
+            _write(stream.fileno(), text)
+            os.fsync(stream.fileno())
+        except OSError:
+            os.ftruncate(stream.fileno(), size)
+            raise
+
+
+def read(file: Path) -> list[Line]:
+    """All whole lines of a file; none where there is no file."""
+    if not file.exists():
+        return []
+    return list(_parsed(file))
+
+
+def of_run(file: Path, run: str) -> list[Line]:
+    """The lines of one run."""
+    return [line for line in read(file) if line.get("run") == run]
+
+
+def _write(descriptor: int, text: bytes) -> None:
+    while text:
+        text = text[os.write(descriptor, text) :]
+
+
+def _whole(stream: Any) -> int:
+    """The bytes up to the last end of a line."""
+    stream.seek(0)
+    return stream.read().rfind(b"\n") + 1
+
+
+def _parsed(file: Path) -> Iterator[Line]:
+    text = file.read_text(encoding="utf-8")
+    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
+        try:
+            value = json.loads(line)
+        except ValueError as error:
+            raise ResultsError(f"{file}, line {number} is no JSON: {error}; remove that line") from None
+        if not isinstance(value, dict):
+            raise ResultsError(f"{file}, line {number} is no JSON object; remove that line")
+        yield value

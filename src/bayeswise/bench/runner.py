@@ -1,0 +1,51 @@
+"""Runs a task: every run once, where it stopped if it was killed, its lines appended when it is done."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bayeswise.bench import results
+from bayeswise.bench.jobs import Job, Request, train
+from bayeswise.bench.summary import summaries
+from bayeswise.bench.tasks import TASKS, Task
+
+UNFINISHED = ".unfinished"  # checkpoints, beside the results
+Say = Callable[[str], None]
+
+
+def run(request: Request, say: Say) -> list[dict[str, Any]]:
+    """Carry out a request; one object per data set, method and settings."""
+    if request.task not in TASKS:
+        raise ValueError(f"there is no task {request.task!r}; there are {', '.join(TASKS)}")
+    task, file = TASKS[request.task], results.file_of(request.out, request.task)
+    lines = [line for job in task.jobs(request) for line in _lines(task, job, file, request.progress, say)]
+    return summaries(lines)
+
+
+def _lines(task: Task, job: Job, file: Path, progress: bool, say: Say) -> list[results.Line]:
+    """The lines of a job: those in the file, or new ones."""
+    name = f"{job.task} {job.dataset} {job.method} ({job.settings})"
+    where = f"splits {_range(job.splits)}, seed {job.seed}"
+    done = results.of_run(file, job.run)
+    if len(done) == len(job.splits):
+        say(f"{name}, {where}: already in {file}")
+        return done
+    say(f"{name}, {where}: {job.steps} steps")
+    folder = file.parent / UNFINISHED / job.run
+    lines = _carried_out(task, job, folder, progress)
+    results.append(file, lines)
+    shutil.rmtree(folder, ignore_errors=True)
+    return lines
+
+
+def _carried_out(task: Task, job: Job, folder: Path, progress: bool) -> list[results.Line]:
+    watch = task.watch(job)
+    posterior = train(job, folder, watch, progress)
+    return job.lines(task.score(job, posterior, watch), watch)
+
+
+def _range(splits: tuple[int, ...]) -> str:
+    return f"{min(splits)} to {max(splits)}" if len(splits) > 1 else str(*splits)

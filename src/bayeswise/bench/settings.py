@@ -1,0 +1,226 @@
+"""What a run trains: the paper's networks, batches and settings, or a method's own defaults.
+
+`paper` is what the paper prints with decisions 5 to 9 and 17 of our reading (docs/decisions.md): the noise
+floor 0.01², the first layer as printed for the UCI tables, N_eff = 0.2 N on MNIST and FashionMNIST. `printed`
+takes the printed figure in both of these. `default` is the method without arguments on the same network.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from typing import Any
+
+from bayeswise.bench.datasets import Dataset
+from bayeswise.likelihoods import Categorical, Gaussian, Likelihood
+from bayeswise.methods import BALI, MAP, METHODS, Method
+from bayeswise.methods.forward import WeightNoise
+from bayeswise.methods.schedules import Constant, Cosine, StepDecay
+from bayeswise.priors import FanIn, Isotropic
+
+BUDGET = {"diabetes": 3000, "mnist": 3000, "fashion_mnist": 3000}  # steps, instead of the paper's 30,000
+IMAGES_EFFECTIVE = {"mnist": 0.2, "fashion_mnist": 0.2}  # N_eff / N; the printed 1/50 does not reproduce
+BATCH = 1024  # rows of a step where the paper has no figure
+
+
+@dataclass(frozen=True)
+class Paper:
+    """The paper's line for a data set (Tables 4, 5 and 6)."""
+
+    step_size: float
+    rate: float
+    variance: float  # σ_r²
+    floor: float  # σ_u² / N_eff in our reading
+    floor_printed: float
+    effective: float  # N_eff / N
+    batch: int | None  # None: all rows
+    steps: int
+    hidden: tuple[int, ...]
+    activation: str
+    divided: bool  # the first layer's inputs, too
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """All that training needs beside the rows."""
+
+    sizes: tuple[int, ...]
+    activation: str
+    batch: int
+    method: Method[Any]
+    likelihood: Likelihood
+
+
+def recipe(dataset: Dataset, method: str, settings: str, steps: int | None = None) -> Recipe:
+    """The recipe of a method on a data set; `steps` overrides how long it trains."""
+    if method not in METHODS:
+        raise ValueError(f"there is no method {method!r}; there are {', '.join(METHODS)}")
+    if settings not in SETTINGS:
+        raise ValueError(f"there are no settings {settings!r}; there are {', '.join(SETTINGS)}")
+    n = len(dataset.train[0])
+    chosen, likelihood = SETTINGS[settings](dataset, method, n)
+    if steps is not None:
+        chosen = with_steps(chosen, method, steps)
+    paper, outputs = _paper().get(dataset.name), _outputs(dataset)
+    hidden = paper.hidden if paper else (50,) if dataset.kind == "regression" else (256, 256)
+    activation = paper.activation if paper else "relu" if dataset.kind == "regression" else "leaky_tanh"
+    batch = (paper.batch or n) if paper else BATCH
+    sizes = (dataset.x[0].size, *hidden, outputs)
+    return Recipe(sizes, activation, min(batch, n), chosen, likelihood)
+
+
+def _defaults(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
+    """The method without arguments."""
+    return METHODS[method](), _likelihood(dataset)
+
+
+def _papers(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
+    """The paper's figures, where it has them."""
+    make = PUBLISHED.get((method, dataset.kind))
+    paper = _paper().get(dataset.name)
+    if make is None or paper is None:
+        what = f"data set {dataset.name}" if make else f"{method} on {dataset.kind}"
+        raise ValueError(f"the paper has no settings for {what}; use --settings default")
+    return make(dataset.name, paper, n, _likelihood(dataset))
+
+
+def _printed(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
+    """The same with σ_u² and N_eff exactly as printed."""
+    chosen, likelihood = _papers(dataset, method, n)
+    if isinstance(chosen, BALI):
+        paper = _paper()[dataset.name]
+        floor = paper.floor_printed
+        floors = {"noise_floor": floor, "hidden_noise_floor": floor} if dataset.kind == "regression" else {}
+        chosen = replace(chosen, effective=paper.effective, **floors)
+    return chosen, likelihood
+
+
+SETTINGS: dict[str, Callable[[Dataset, str, int], tuple[Method[Any], Likelihood]]] = {
+    "paper": _papers,
+    "default": _defaults,
+    "printed": _printed,
+}
+
+
+# ------------------------------------------------------------------------------ the paper's, method by method
+
+Made = tuple[Method[Any], Likelihood]
+
+
+def _bali(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+    method = BALI(
+        step_size=paper.step_size,
+        update_rate=StepDecay(paper.rate),
+        steps=BUDGET.get(name, paper.steps),
+        effective=IMAGES_EFFECTIVE.get(name, paper.effective),
+        prior=FanIn(paper.variance),
+        first_prior=None if paper.divided else Isotropic(paper.variance),
+        noise_floor=paper.floor,
+        hidden_noise_floor=paper.floor,
+        forward=WeightNoise(),
+    )
+    return method, likelihood
+
+
+def _dropout_classifier(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+    row = _table("dropout_hyperparameters.csv")[name]
+    rate, decay = float(row["learning_rate"]), float(row["weight_decay"])
+    steps = BUDGET.get(name, paper.steps)
+    method = METHODS["mc_dropout"](
+        rate=float(row["dropout"]), learning_rate=Constant(rate), precision=decay * n, steps=steps
+    )
+    return method, likelihood
+
+
+def _map_classifier(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+    row = _table("dropout_hyperparameters.csv")[name]
+    rate, decay = float(row["learning_rate"]), float(row["weight_decay"])
+    return MAP(Constant(rate), decay * n, BUDGET.get(name, paper.steps)), likelihood
+
+
+def _dropout_regressor(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+    """Gal's protocol: rate p and precision τ of the noise, chosen on validation rows of split 0."""
+    own = _chosen()["mc_dropout"][name]
+    method = METHODS["mc_dropout"](
+        rate=own["rate"],
+        learning_rate=Cosine(own["learning_rate"]),
+        precision=own["precision"],
+        steps=own["steps"],
+    )
+    return method, Gaussian(own["noise"])
+
+
+def _bbb_regressor(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+    own = _chosen()["bbb"][name]
+    method = METHODS["bbb"](
+        learning_rate=Cosine(own["learning_rate"]),
+        kl_weight=own["kl_weight"],
+        prior=Isotropic(own["variance"]),
+        steps=own["steps"],
+    )
+    return method, likelihood
+
+
+PUBLISHED: dict[tuple[str, str], Callable[[str, Paper, int, Likelihood], Made]] = {
+    ("bali", "regression"): _bali,
+    ("bali", "classification"): _bali,
+    ("map", "classification"): _map_classifier,
+    ("mc_dropout", "classification"): _dropout_classifier,
+    ("mc_dropout", "regression"): _dropout_regressor,
+    ("bbb", "regression"): _bbb_regressor,
+}
+
+
+# ---------------------------------------------------------------------------------------------------- helpers
+
+
+def _likelihood(dataset: Dataset) -> Likelihood:
+    return Gaussian() if dataset.kind == "regression" else Categorical()
+
+
+def _outputs(dataset: Dataset) -> int:
+    return 1 if dataset.kind == "regression" else int(dataset.y.max()) + 1
+
+
+def with_steps(method: Any, name: str, steps: int) -> Any:
+    """The method with another number of steps."""
+    if "steps" not in {f.name for f in dataclasses.fields(method)}:
+        raise ValueError(f"{name} has no number of steps; leave --steps out")
+    return replace(method, steps=steps)
+
+
+@cache
+def _paper() -> dict[str, Paper]:
+    return {name: _line(row) for name, row in _table("bali_hyperparameters.csv").items()}
+
+
+def _line(row: dict[str, str]) -> Paper:
+    return Paper(
+        step_size=float(row["step_size"]),
+        rate=float(row["update_rate"]),
+        variance=float(row["sigma_r2"]),
+        floor=float(row["sigma_u2_over_neff_ours"]),
+        floor_printed=float(row["sigma_u2_over_neff_printed"]),
+        effective=float(row["neff_over_n_train"]),
+        batch=None if row["batch"] == "full" else int(row["batch"]),
+        steps=int(row["iterations"]),
+        hidden=tuple(int(width) for width in row["hidden"].split("x")),
+        activation=row["activation"],
+        divided=row["first_layer"] == "divided",
+    )
+
+
+def _table(file: str) -> dict[str, dict[str, str]]:
+    text = (resources.files("bayeswise.bench") / "published" / file).read_text()
+    return {row["dataset"]: row for row in csv.DictReader(text.splitlines())}
+
+
+@cache
+def _chosen() -> dict[str, Any]:
+    """What was chosen on validation rows by `benchmarks/choose_baselines.py`."""
+    return json.loads((resources.files("bayeswise.bench") / "chosen.json").read_text())

@@ -1,0 +1,62 @@
+"""Figure 3: MNIST against FashionMNIST, both ways: are foreign images met with doubt?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from bayeswise.bench import scores
+from bayeswise.bench.datasets import Dataset, load, rows
+from bayeswise.bench.jobs import Job, Request
+from bayeswise.bench.tasks.classification import DRAWS, SEEDS
+from bayeswise.bench.tasks.protocol import datasets_of, jobs_of
+from bayeswise.bench.watch import Watch
+from bayeswise.posterior import Posterior
+
+PAIRS = {"mnist": "fashion_mnist", "fashion_mnist": "mnist"}
+BINS = 40
+
+
+class OutOfDistribution:
+    """Known images against foreign ones, by entropy and by mutual information."""
+
+    summary = "known against foreign images, MNIST and FashionMNIST (Fig. 3)"
+    datasets = ("mnist", "fashion_mnist")
+
+    def jobs(self, request: Request) -> Iterator[Job]:
+        """Three seeds of each direction."""
+        for dataset in datasets_of(request, self, "classification"):
+            if dataset.name not in PAIRS:
+                raise ValueError(f"task ood has no foreign rows for {dataset.name}; it knows {list(PAIRS)}")
+            foreign = load(PAIRS[dataset.name], request.data_dir)
+            outside = seen_by(dataset, foreign)
+            for job in jobs_of(request, dataset, request.splits or SEEDS, DRAWS):
+                yield replace(job, other=foreign.name, extra={"outside": outside})
+
+    def watch(self, job: Job) -> Watch:
+        """Only the time."""
+        return Watch()
+
+    def score(self, job: Job, posterior: Posterior, watch: Watch) -> Sequence[dict[str, Any]]:
+        """AUROC and FPR95 of both scores, and histograms of the entropy."""
+        inside = posterior.predict(job.x_test, n=job.draws)
+        outside = posterior.predict(job.extra["outside"], n=job.draws)
+        edges = np.linspace(0, np.log(job.recipe.sizes[-1]), BINS + 1)
+        counts = [np.histogram(p.entropy().numpy(), edges)[0].tolist() for p in (inside, outside)]
+        histogram = {"edges": edges.round(4).tolist(), "inside": counts[0], "outside": counts[1]}
+        return [{"metrics": scores.separation(inside, outside), "histogram": histogram}]
+
+
+def seen_by(dataset: Dataset, foreign: Dataset) -> Tensor:
+    """The test rows of a foreign data set, scaled by the training rows of this one."""
+    both = replace(
+        dataset,
+        x=np.concatenate([dataset.x, foreign.x]),
+        y=np.concatenate([dataset.y, foreign.y]),
+        test=(foreign.test[0] + len(dataset.x),),
+    )
+    return rows(both, (0,)).x_test[0]

@@ -1,0 +1,102 @@
+"""What a task is: which runs it consists of, what is watched on the way, and the figures at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+from bayeswise.bench.datasets import Dataset, load, rows
+from bayeswise.bench.jobs import Job, Request
+from bayeswise.bench.settings import recipe
+from bayeswise.bench.watch import Watch
+from bayeswise.posterior import Posterior
+
+WIDE = 20_000  # weights of the largest layer from which members no longer gain from one batched run
+
+
+class Task(Protocol):
+    """One of the paper's experiments."""
+
+    @property
+    def summary(self) -> str:
+        """One line for `bench list`."""
+        ...
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """The paper's data sets; others of the same kind may be asked for."""
+        ...
+
+    def jobs(self, request: Request) -> Iterator[Job]:
+        """The runs, one after another."""
+        ...
+
+    def watch(self, job: Job) -> Watch:
+        """What is noted while it trains."""
+        ...
+
+    def score(self, job: Job, posterior: Posterior, watch: Watch) -> Sequence[dict[str, Any]]:
+        """`metrics`, and what else belongs to the line, of every split."""
+        ...
+
+
+def jobs_of(request: Request, dataset: Dataset, splits: int, draws: int) -> Iterator[Job]:
+    """The runs of one data set: small networks train all splits of equal size at once, others one by one.
+
+    A data set with one published split is trained from as many seeds instead.
+    """
+    if len(dataset.train) == 1:
+        for seed in range(request.seed, request.seed + splits):
+            yield job_of(request, dataset, (0,), seed, draws, batched=False)
+        return
+    wanted = range(min(splits, len(dataset.train)))
+    made = recipe(dataset, request.method, request.settings, request.steps)
+    if max(a * b for a, b in zip(made.sizes, made.sizes[1:], strict=False)) > WIDE:
+        groups = [(split,) for split in wanted]
+    else:
+        groups = equal_groups(dataset, wanted)
+    for group in groups:
+        yield job_of(request, dataset, group, request.seed, draws, batched=len(group) > 1)
+
+
+def equal_groups(dataset: Dataset, splits: Sequence[int]) -> list[tuple[int, ...]]:
+    """The splits that have as many training and test rows as one another."""
+    groups: dict[tuple[int, int], list[int]] = {}
+    for split in splits:
+        groups.setdefault((len(dataset.train[split]), len(dataset.test[split])), []).append(split)
+    return [tuple(group) for group in groups.values()]
+
+
+def job_of(
+    request: Request, dataset: Dataset, splits: tuple[int, ...], seed: int, draws: int, batched: bool
+) -> Job:
+    """One run."""
+    made = recipe(dataset, request.method, request.settings, request.steps)
+    found = rows(dataset, splits)
+    tensors = (found.x, found.y, found.x_test, found.y_test)
+    x, y, x_test, y_test = tensors if batched else (t[0] for t in tensors)
+    return Job(
+        request.task,
+        dataset.name,
+        request.method,
+        request.settings,
+        seed,
+        splits,
+        made,
+        x,
+        y,
+        x_test,
+        y_test,
+        draws,
+        dataset.digest,
+        batched,
+    )
+
+
+def datasets_of(request: Request, task: Task, kind: str) -> Iterator[Dataset]:
+    """The data sets that are asked for, by default the paper's, one at a time."""
+    for name in request.datasets or task.datasets:
+        dataset = load(name, request.data_dir)
+        if dataset.kind != kind:
+            raise ValueError(f"data set {name} is for {dataset.kind}; task {request.task} needs {kind}")
+        yield dataset

@@ -1,0 +1,50 @@
+"""Figure 7: how the uncertainty of the weights enters the forward pass."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from bayeswise.bench.jobs import Job, Request
+from bayeswise.bench.tasks.classification import DRAWS, classified
+from bayeswise.bench.tasks.convergence import watched
+from bayeswise.bench.tasks.protocol import datasets_of, jobs_of
+from bayeswise.bench.watch import Watch
+from bayeswise.methods.forward import Deterministic, LocalReparametrisation, WeightNoise
+from bayeswise.posterior import Posterior
+
+FORMS = {"weight": WeightNoise(), "local": LocalReparametrisation(), "deterministic": Deterministic()}
+
+
+class Reparametrisation:
+    """NLL along a run for each form of the noise; a method without forms runs once as it is."""
+
+    summary = "noise on weights, on outputs, or none in the forward pass (Fig. 7)"
+    datasets = ("spambase", "fashion_mnist")
+
+    def jobs(self, request: Request) -> Iterator[Job]:
+        """One run for each form."""
+        for dataset in datasets_of(request, self, "classification"):
+            for job in jobs_of(request, dataset, request.splits or 1, DRAWS):
+                yield from _forms(job)
+
+    def watch(self, job: Job) -> Watch:
+        """As in Figure 2."""
+        return watched(job)
+
+    def score(self, job: Job, posterior: Posterior, watch: Watch) -> Sequence[dict[str, Any]]:
+        """The figures at the end, and the curve."""
+        return [{"metrics": metrics, "curve": watch.curve()} for metrics in classified(job, posterior)]
+
+
+def _forms(job: Job) -> Iterator[Job]:
+    method: Any = job.recipe.method
+    known = {f.name for f in dataclasses.fields(method)}
+    if "forward" not in known or not isinstance(method.forward, tuple(type(f) for f in FORMS.values())):
+        yield job
+        return
+    for name, form in FORMS.items():
+        made = replace(job.recipe, method=replace(method, forward=form))
+        yield replace(job, recipe=made, settings=name)

@@ -1,0 +1,110 @@
+"""The benchmark's commands: bayeswise bench run | list."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bayeswise.cli.voice import Command, Voice, finite, show_table
+
+FOLDER = click.Path(path_type=Path, file_okay=False)
+RESULTS = Path("benchmarks/results")
+DATA_HELP = "Folder of the data sets; else BAYESWISE_DATA, else the user's cache."
+
+data_dir_option = click.option("--data-dir", type=FOLDER, metavar="DIR", help=DATA_HELP)
+json_option = click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
+debug_option = click.option("--debug", is_flag=True, help="Show the whole trace of an error.")
+
+
+@click.group()
+def bench() -> None:
+    """The paper's experiments: run them, list them, look at the results."""
+
+
+@bench.command("run", cls=Command)
+@click.argument("task")
+@click.option("--dataset", "datasets", multiple=True, metavar="NAME", help="May be repeated; else all.")
+@click.option("--method", default="bali", show_default=True, help="See `bayeswise methods`.")
+@click.option(
+    "--settings",
+    default="paper",
+    show_default=True,
+    help="paper: what the paper prints; default: the method's own; see the documentation for others.",
+)
+@click.option("--splits", type=click.IntRange(min=1), help="Splits or seeds; by default all of the paper's.")
+@click.option("--steps", type=click.IntRange(min=1), help="Training steps instead of the settings' own.")
+@click.option("--seed", type=click.IntRange(min=0, max=2**31 - 1), default=0, show_default=True)
+@data_dir_option
+@click.option("--out", type=FOLDER, default=RESULTS, show_default=True, help="Folder of the result lines.")
+@json_option
+@debug_option
+def run(data_dir: Path | None, as_json: bool, debug: bool, **options: Any) -> None:
+    """Run a task, and append a line per split or seed to OUT/TASK.jsonl; a killed run goes on."""
+    voice = Voice(as_json)
+    from bayeswise.bench.datasets import data_directory
+    from bayeswise.bench.jobs import Request
+    from bayeswise.bench.runner import run as carry_out
+
+    with voice.warnings_as_notes():
+        found = carry_out(Request(data_dir=data_directory(data_dir), **options), voice.say)
+    if as_json:
+        for one in found:
+            click.echo(json.dumps(finite(one), allow_nan=False))
+    else:
+        _show(found)
+
+
+@bench.command("list", cls=Command)
+@data_dir_option
+@json_option
+@debug_option
+def listing(data_dir: Path | None, as_json: bool, debug: bool) -> None:
+    """Show tasks, data sets and methods."""
+    from bayeswise.bench.datasets import data_directory, kinds
+    from bayeswise.bench.settings import SETTINGS
+    from bayeswise.bench.tasks import TASKS
+    from bayeswise.methods import METHODS
+
+    directory = data_directory(data_dir)
+    there = kinds(directory) if directory.is_dir() else {}
+    found = {
+        "tasks": [{"name": n, "datasets": list(t.datasets), "summary": t.summary} for n, t in TASKS.items()],
+        "datasets": [{"name": name, "kind": kind} for name, kind in there.items()],
+        "data_dir": str(directory),
+        "methods": list(METHODS),
+        "settings": list(SETTINGS),
+    }
+    Voice(as_json).answer(found, lambda: _show_list(found))
+
+
+def _show(found: list[dict[str, Any]]) -> None:
+    """A table for each kind of figures."""
+    kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for one in found:
+        names = tuple(key.removesuffix("_se") for key in one if key.endswith("_se"))
+        kinds.setdefault(names, []).append(one)
+    for names, group in kinds.items():
+        columns = ("data set", "method", "settings", "n", *names, "seconds")
+        rows = [
+            (o["dataset"], o["method"], o["settings"], str(o["n_splits"]))
+            + tuple(_cell(o[name], o[f"{name}_se"]) for name in names)
+            + (f"{o['seconds']:.0f}",)
+            for o in group
+        ]
+        show_table(group[0]["task"], columns, rows, left=3)
+
+
+def _cell(mean: float, error: float | None) -> str:
+    return f"{mean:.4g}" if error is None else f"{mean:.4g} ± {error:.2g}"
+
+
+def _show_list(found: dict[str, Any]) -> None:
+    rows = [(t["name"], ", ".join(t["datasets"]), t["summary"]) for t in found["tasks"]]
+    show_table("Tasks", ("task", "data sets of the paper", "what it is"), rows, left=3)
+    rows = [(d["name"], d["kind"]) for d in found["datasets"]] or [("none", "see `bayeswise bench download`")]
+    show_table(f"Data sets in {found['data_dir']}", ("data set", "kind"), rows, left=2)
+    click.echo(f"Methods: {', '.join(found['methods'])}")
+    click.echo(f"Settings: {', '.join(found['settings'])}")
