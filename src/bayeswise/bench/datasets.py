@@ -166,7 +166,8 @@ def _kind_or_fault(file: Path) -> str:
 def rows(dataset: Dataset, splits: Sequence[int], dtype: torch.dtype = torch.float32) -> Rows:
     """The rows of splits of equal size, inputs scaled by each split's own training rows, targets as they are.
 
-    Columns get mean 0 and spread 1; a constant one only loses its mean. Pixels are divided by 255.
+    Columns get mean 0 and spread 1; a constant one only loses its mean. Pixels have one mean and one
+    spread in common.
     """
     _check_asked(dataset, splits)
     scaled = _pixels if dataset.x.dtype == np.uint8 else _standardised
@@ -208,9 +209,11 @@ def _standardised(dataset: Dataset, k: int, dtype: torch.dtype) -> tuple[Tensor,
 
 
 def _pixels(dataset: Dataset, k: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Numbers in [0, 1], (N, D) and (M, D)."""
-    x, x_test = (torch.from_numpy(dataset.x[side[k]]) for side in (dataset.train, dataset.test))
-    return x.to(dtype) / 255, x_test.to(dtype) / 255
+    """z = (x - mean) / std with one mean and std of all pixels of the training rows, (N, D) and (M, D)."""
+    x, x_test = (dataset.x[side[k]] for side in (dataset.train, dataset.test))
+    mean, std = float(x.mean()), float(x.std()) or 1.0
+    z, z_test = ((torch.from_numpy(side).to(dtype) - mean) / std for side in (x, x_test))
+    return z, z_test
 
 
 def _targets(dataset: Dataset, chosen: Array, dtype: torch.dtype) -> Tensor:

@@ -24,6 +24,9 @@ from bayeswise.saving.files import json_digest
 from bayeswise.training import Checkpoints
 
 
+CHECKPOINT_SECONDS = 20.0  # a killed run loses no more
+
+
 @dataclass(frozen=True)
 class Request:
     """What a person asks of a task; None leaves it to the task."""
@@ -92,6 +95,15 @@ class Job:
         """The name of the run: the same for the same splits, settings and data."""
         return json_digest(self.about | {"splits": self.splits})[:16]
 
+    def training(self, watch: Watch) -> str:
+        """The name of the training: the same for tasks that ask different things of the same networks."""
+        own = {
+            key: value
+            for key, value in self.about.items()
+            if key not in ("task", "other", "settings", "draws")
+        }
+        return json_digest(own | {"splits": self.splits, "looks": sorted(watch.at)})[:16]
+
     def lines(self, found: Sequence[dict[str, Any]], watch: Watch) -> list[dict[str, Any]]:
         """The result lines, one per split."""
         environment = {
@@ -126,7 +138,7 @@ def train(job: Job, folder: Path, watch: Watch, progress: bool) -> Posterior:
         seed=job.seed,
         progress=progress,
         callbacks=[watch],
-        checkpoint=Checkpoints(folder, every=10**9, seconds=20.0),
+        checkpoint=Checkpoints(folder, every=10**9, seconds=CHECKPOINT_SECONDS),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from bayeswise.bench.jobs import Job, Request, train
 from bayeswise.bench.summary import summaries
 from bayeswise.bench.tasks import TASKS, Task
 
-UNFINISHED = ".unfinished"  # checkpoints, beside the results
+TRAINED = ".trained"  # checkpoints, beside the results: of killed runs, and for tasks that share a network
 Say = Callable[[str], None]
 
 
@@ -34,16 +33,14 @@ def _lines(task: Task, job: Job, file: Path, progress: bool, say: Say) -> list[r
         say(f"{name}, {where}: already in {file}")
         return done
     say(f"{name}, {where}: {job.steps} steps")
-    folder = file.parent / UNFINISHED / job.run
-    lines = _carried_out(task, job, folder, progress)
+    lines = _carried_out(task, job, file.parent / TRAINED, progress)
     results.append(file, lines)
-    shutil.rmtree(folder, ignore_errors=True)
     return lines
 
 
 def _carried_out(task: Task, job: Job, folder: Path, progress: bool) -> list[results.Line]:
     watch = task.watch(job)
-    posterior = train(job, folder, watch, progress)
+    posterior = train(job, folder / job.training(watch), watch, progress)
     return job.lines(task.score(job, posterior, watch), watch)
 
 

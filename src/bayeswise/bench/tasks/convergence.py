@@ -13,11 +13,11 @@ from bayeswise.bench.tasks.protocol import datasets_of, jobs_of
 from bayeswise.bench.watch import Watch, nll_of, spread
 from bayeswise.posterior import Posterior
 
-TRAIN_ROWS, FIRST, LOOKS = 10_000, 10, 30
+TRAIN_ROWS, FIRST, LOOKS = 10_000, 10, 16
 
 
 class Convergence:
-    """NLL along a run, by 128 draws, at about thirty steps evenly spaced on a logarithmic scale."""
+    """NLL along a run, by 128 draws, at sixteen steps evenly spaced on a logarithmic scale."""
 
     summary = "NLL of training and test rows against steps and seconds (Fig. 2)"
     datasets = ("spambase", "magic", "mnist", "fashion_mnist")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from bayeswise.bench.datasets import Dataset, load, rows
+from bayeswise.bench.datasets import Dataset, equal_groups, load, rows
 from bayeswise.bench.jobs import Job, Request
 from bayeswise.bench.settings import recipe
 from bayeswise.bench.watch import Watch
@@ -54,17 +54,9 @@ def jobs_of(request: Request, dataset: Dataset, splits: int, draws: int) -> Iter
     if max(a * b for a, b in zip(made.sizes, made.sizes[1:], strict=False)) > WIDE:
         groups = [(split,) for split in wanted]
     else:
-        groups = equal_groups(dataset, wanted)
+        groups = [tuple(group) for group in equal_groups(dataset, wanted)]
     for group in groups:
         yield job_of(request, dataset, group, request.seed, draws, batched=len(group) > 1)
-
-
-def equal_groups(dataset: Dataset, splits: Sequence[int]) -> list[tuple[int, ...]]:
-    """The splits that have as many training and test rows as one another."""
-    groups: dict[tuple[int, int], list[int]] = {}
-    for split in splits:
-        groups.setdefault((len(dataset.train[split]), len(dataset.test[split])), []).append(split)
-    return [tuple(group) for group in groups.values()]
 
 
 def job_of(
