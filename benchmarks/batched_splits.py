@@ -1,7 +1,7 @@
 r"""How much faster the 20 Yacht splits train in one batched run than one after another.
 
     OMP_NUM_THREADS=1 python benchmarks/batched_splits.py --data-dir DIR \
-        --out benchmarks/results/batched_splits.jsonl
+        --out benchmarks/results/scripts/batched_splits.jsonl
 
 Rounds of the three sides alternate: `--steps` batched steps, the same steps of one split, and Adam steps of
 the same network on that split; medians over the rounds. One after another costs 20 times one split.
@@ -9,17 +9,17 @@ the same network on that split; medians over the rounds. One after another costs
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 import time
 from collections.abc import Callable
 
 import torch
-from common import arguments, keep, mlp, read
+from common import arguments, keep, mlp
 from torch import Tensor, nn
-from uci import paper_method, splits
 
 import bayeswise as bw
+from bayeswise.bench.datasets import load, rows
+from bayeswise.bench.settings import recipe
 from bayeswise.data import TensorRows
 from bayeswise.networks import discover, evaluating
 from bayeswise.problem import Problem, Units
@@ -63,9 +63,12 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=15)
     options = parser.parse_args()
-    x, y, _, _ = splits(read(options, "uci_yacht"), None)
+    dataset = load("yacht", options.data_dir)
+    found = rows(dataset, range(len(dataset.train)))
+    x, y = found.x, found.y
     y = (y - y.mean(1, keepdim=True)) / y.std(1, keepdim=True)
-    method = dataclasses.replace(paper_method("yacht", None), steps=1_000_000)
+    method = recipe(dataset, "bali", "paper", steps=1_000_000).method
+    assert isinstance(method, bw.BALI)
     sides = {
         "batched": bali_steps(x, y, method, len(x), options.steps),
         "single": bali_steps(x[0], y[0], method, None, options.steps),

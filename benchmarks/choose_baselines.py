@@ -1,7 +1,7 @@
-r"""Choose the free settings of the baselines on UCI: on folds of split 0's training rows, never on a test row.
+r"""Choose the free settings of the baselines on UCI: on folds of split 0's training rows, on no test row.
 
     OMP_NUM_THREADS=1 python benchmarks/choose_baselines.py --method mc_dropout --data-dir DIR \
-        --out benchmarks/results/chosen_baselines.jsonl --chosen src/bayeswise/bench/chosen.json
+        --out benchmarks/results/scripts/chosen_baselines.jsonl --chosen src/bayeswise/bench/chosen.json
 
 MC dropout: the rate p and the precision τ of the noise by the log-likelihood of the held-out rows (Gal's
 protocol; τ by a fine grid, because the predictions do not depend on it). Bayes by Backprop: the variance of
@@ -29,7 +29,7 @@ from bayeswise.saving.files import write_bytes
 
 FOLDS, DRAWS = 5, 200
 SETS = ("yacht", "concrete", "energy", "wine_red", "kin8nm", "power", "protein")
-STEPS = 20_000
+STEPS = 4_000
 GRIDS: dict[str, dict[str, tuple[float, ...]]] = {
     "mc_dropout": {"rate": (0.002, 0.005, 0.01, 0.05), "learning_rate": (0.01,), "precision": (0.01,)},
     "bbb": {"variance": (0.1, 1.0), "learning_rate": (0.01,), "kl_weight": (1.0,)},

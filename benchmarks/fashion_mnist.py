@@ -1,7 +1,7 @@
 r"""Test NLL of BALI on FashionMNIST along a short run, for three seeds.
 
     OMP_NUM_THREADS=1 python benchmarks/fashion_mnist.py --data-dir DIR \
-        --out benchmarks/results/fashion_mnist.jsonl
+        --out benchmarks/results/scripts/fashion_mnist.jsonl
 
 784-256-256-10 with Leaky-Tanh, batch 2048, step size 0.5, cosine update rate from 0.3 over 300 steps,
 N_eff = 0.2 N; the curve by 16 draws, the last line by 64.

@@ -1,26 +1,33 @@
 r"""What moves BALI away from, or towards, the paper's UCI figures: one change at a time, on validation rows.
 
     OMP_NUM_THREADS=1 python benchmarks/reproduction.py --data-dir DIR \
-        --out benchmarks/results/reproduction.jsonl [--only CHANGE …] [--dataset NAME …]
+        --out benchmarks/results/scripts/reproduction.jsonl [--only CHANGE …] [--dataset NAME …]
+    python benchmarks/reproduction.py --out benchmarks/results/scripts/reproduction.jsonl \
+        --page docs/reproduction.md
 
 Every split's training rows are parted once more, nine to one; the smaller part is what the figures are for.
-No test row is read. A line that is already in the file is not computed again.
+No test row is read. A line that is already in the file is not computed again. The second form writes the
+tables of the page anew.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
-import torch
-from common import arguments, keep, mlp, read
-from torch import Tensor, nn
-from uci import FULL, PAPER, TOLERANCE, mean_and_error, paper_method
+from common import arguments, keep
+from torch import Tensor
 
 import bayeswise as bw
+from bayeswise.bench.datasets import Dataset, load, rows
+from bayeswise.bench.models import mlp
+from bayeswise.bench.settings import recipe
 
+SETS = ("yacht", "concrete", "energy", "wine_red", "kin8nm", "power", "protein")
 STEPS, SPLITS, PART = 5_000, 10, 10
 CHANGES: dict[str, dict] = {
     "as printed": {},
@@ -29,6 +36,7 @@ CHANGES: dict[str, dict] = {
     "rate 0.5": {"update_rate": bw.StepDecay(0.5)},
     "cosine rate from 0.5": {"update_rate": bw.Cosine(0.5)},
     "rows counted fully": {"effective": 1.0},
+    "rows counted 0.5": {"effective": 0.5},
     "rows counted 0.25": {"effective": 0.25},
     "rows counted 0.1": {"effective": 0.1},
     "noise floor 0.01": {"noise_floor": 1e-2, "hidden_noise_floor": 1e-2},
@@ -39,75 +47,114 @@ CHANGES: dict[str, dict] = {
     "means in the forward pass": {"forward": bw.Deterministic()},
     "noise on outputs": {"forward": bw.LocalReparametrisation()},
     "noise drawn": {"noise": "drawn"},
+    "step size 1, rows counted 0.25": {"step_size": 1.0, "effective": 0.25},
 }
 
 
-def parts(data: dict[str, np.ndarray], splits: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Training and validation rows of every split's training rows, inputs standardised by the former."""
-    train = data["train_idx"][:splits]
+def parted(dataset: Dataset) -> Dataset:
+    """The training rows of each split, parted into new training rows and validation rows."""
+    train = np.stack(dataset.train[:SPLITS])
     order = np.random.default_rng(0).permutation(train.shape[1])
     held = train.shape[1] // PART
-    x, y = data["X"], data["y"][:, None]
-    rest, validation = train[:, order[held:]], train[:, order[:held]]
-    mean, std = x[rest].mean(1, keepdims=True), x[rest].std(1, keepdims=True)
-    std[std <= TOLERANCE * np.abs(mean)] = 1.0
-    arrays = ((x[rest] - mean) / std, y[rest], (x[validation] - mean) / std, y[validation])
-    a, b, c, d = (torch.from_numpy(v).float() for v in arrays)
-    return a, b, c, d
+    return replace(dataset, train=tuple(train[:, order[held:]]), test=tuple(train[:, order[:held]]))
 
 
-def changed(name: str, inputs: int, steps: int, change: dict) -> bw.BALI:
+def changed(method: bw.BALI, inputs: int, change: dict) -> bw.BALI:
     """The paper's settings with one change."""
-    method = paper_method(name, steps)
     change = dict(change)
     if change.pop("square", False):
-        variance = PAPER[name][2] ** 2
+        assert isinstance(method.prior, bw.FanIn)
+        variance = method.prior.variance**2
         change |= {"prior": bw.FanIn(variance), "first_prior": bw.Isotropic(variance)}
     if change.pop("undivided", False):
         change["first_initial_scale"] = (inputs + 1) ** 0.5
     return replace(method, **change)
 
 
-def main() -> None:
-    """Every change on every data set."""
-    parser = arguments(__doc__)
-    parser.add_argument("--dataset", nargs="*", default=list(PAPER))
-    parser.add_argument("--only", nargs="*", default=list(CHANGES))
-    parser.add_argument("--steps", type=int, default=STEPS)
-    options = parser.parse_args()
-    lines = options.out.read_text().splitlines() if options.out and options.out.exists() else []
-    done = {(d["dataset"], d["change"], d["steps"]) for d in map(json.loads, lines)}
-    for change in options.only:
-        for name in options.dataset:
-            if (name, change, options.steps) not in done:
-                keep(options, judged(options, name, change))
+def mean_and_error(values: Tensor) -> tuple[float, float]:
+    """Mean and standard error over the splits."""
+    return float(values.mean()), float(values.std()) / math.sqrt(len(values))
 
 
 def judged(options, name: str, change: str) -> dict:
     """Train with a change, and look at the validation rows."""
-    data = read(options, f"uci_{name}")
-    x, y, x_held, y_held = parts(data, min(SPLITS, len(data["train_idx"])))
-    method = changed(name, x.shape[-1], options.steps, CHANGES[change])
-    batch = min(PAPER[name][4], FULL, x.shape[1])
+    dataset = load(name, options.data_dir)
+    made = recipe(dataset, "bali", "paper", options.steps)
+    dataset = parted(dataset)
+    data = rows(dataset, range(len(dataset.train)))
+    batch = min(made.batch, data.x.shape[1])
+    assert isinstance(made.method, bw.BALI)
+    method = changed(made.method, data.x.shape[-1], CHANGES[change])
     start = time.perf_counter()
-    model = mlp((x.shape[-1], PAPER[name][-1], 1), nn.ReLU)
     posterior = bw.fit(
-        model,
-        (x, y),
-        bw.Gaussian(),
+        mlp(made.sizes, made.activation, options.seed),
+        (data.x, data.y),
+        made.likelihood,
         method,
-        members=len(x),
+        members=len(data.x),
         batch_size=batch,
         seed=options.seed,
         progress=False,
     )
     seconds = time.perf_counter() - start
-    prediction = posterior.predict(x_held, n=256)
-    rmse = (prediction.mean - y_held).square().mean((1, 2)).sqrt()
-    line = {"dataset": name, "change": change, "steps": options.steps, "n_splits": len(x)}
+    prediction = posterior.predict(data.x_test, n=256)
+    rmse = (prediction.mean - data.y_test).square().mean((1, 2)).sqrt()
+    line = {"dataset": name, "change": change, "steps": options.steps, "n_splits": len(data.x)}
     line |= dict(zip(("rmse", "rmse_se"), mean_and_error(rmse), strict=True))
-    line |= dict(zip(("ll", "ll_se"), mean_and_error(prediction.log_prob(y_held).mean(1)), strict=True))
+    line |= dict(zip(("ll", "ll_se"), mean_and_error(prediction.log_prob(data.y_test).mean(1)), strict=True))
     return line | {"seconds": round(seconds, 1), "seed": options.seed}
+
+
+def table(lines: list[dict], steps: int) -> str:
+    """RMSE / log-likelihood of every change and data set; what is better than unchanged is bold."""
+    found = {(line["change"], line["dataset"]): line for line in lines if line["steps"] == steps}
+    head = ["change", *SETS]
+    body = [[change, *(cell(found, change, name) for name in SETS)] for change in CHANGES]
+    body = [row for row in body if any(row[1:])]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
+
+
+def cell(found: dict, change: str, name: str) -> str:
+    """One cell; empty where it was not run."""
+    line, plain = found.get((change, name)), found.get(("as printed", name))
+    if line is None:
+        return ""
+    texts = [f"{line['rmse']:.4g}", f"{line['ll']:.3f}"]
+    if plain is not None and line is not plain:
+        better = (line["rmse"] < plain["rmse"], line["ll"] > plain["ll"])
+        texts = [f"**{text}**" if good else text for text, good in zip(texts, better, strict=True)]
+    return " / ".join(texts)
+
+
+def write_page(page: Path, lines: list[dict]) -> None:
+    """Put the tables between the page's marks."""
+    text = page.read_text()
+    for steps in sorted({line["steps"] for line in lines}):
+        begin, end = f"<!-- begin table {steps} -->\n", f"<!-- end table {steps} -->"
+        if begin in text:
+            start, stop = text.index(begin) + len(begin), text.index(end)
+            text = text[:start] + "\n" + table(lines, steps) + "\n\n" + text[stop:]
+    page.write_text(text)
+
+
+def main() -> None:
+    """Every change on every data set, or the page."""
+    parser = arguments(__doc__)
+    parser.add_argument("--dataset", nargs="*", default=list(SETS))
+    parser.add_argument("--only", nargs="*", default=list(CHANGES))
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--page", type=Path)
+    options = parser.parse_args()
+    text = options.out.read_text() if options.out and options.out.exists() else ""
+    lines = [json.loads(line) for line in text.splitlines()]
+    if options.page:
+        write_page(options.page, lines)
+        return
+    done = {(line["dataset"], line["change"], line["steps"], line["seed"]) for line in lines}
+    for change in options.only:
+        for name in options.dataset:
+            if (name, change, options.steps, options.seed) not in done:
+                keep(options, judged(options, name, change))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ _WHERE = {
     "load": "storage",
     "BALI": "methods",
     "MAP": "methods",
-    "METHODS": "methods",
+    "MCDropout": "methods",
+    "BayesByBackprop": "methods",
+    "Ensemble": "methods",
     "Gaussian": "likelihoods",
     "Categorical": "likelihoods",
     "Bernoulli": "likelihoods",
@@ -27,8 +29,6 @@ _WHERE = {
     "Deterministic": "methods.forward",
     "WeightNoise": "methods.forward",
     "LocalReparametrisation": "methods.forward",
-    "Predictive": "predictive",
-    "Posterior": "posterior",
     "EarlyStopping": "training",
     "Checkpoints": "training",
     "BayesianRegressor": "estimators",
@@ -37,15 +37,17 @@ _WHERE = {
     "FixedParametersWarning": "fitting",
     "metrics": "metrics",
 }
+_ALSO = {"METHODS": "methods", "Predictive": "predictive", "Posterior": "posterior"}  # for types and tools
 
 __all__ = [*_WHERE, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
     """Load a public name when it is first asked for."""
-    if name not in _WHERE:
+    where = _WHERE | _ALSO
+    if name not in where:
         raise AttributeError(f"module 'bayeswise' has no attribute {name!r}")
-    module = import_module(f"bayeswise.{_WHERE[name]}")
+    module = import_module(f"bayeswise.{where[name]}")
     value = module if name == "metrics" else getattr(module, name)
     globals()[name] = value
     return value
@@ -69,6 +71,9 @@ if TYPE_CHECKING:
     from bayeswise.methods import BALI as BALI
     from bayeswise.methods import MAP as MAP
     from bayeswise.methods import METHODS as METHODS
+    from bayeswise.methods import BayesByBackprop as BayesByBackprop
+    from bayeswise.methods import Ensemble as Ensemble
+    from bayeswise.methods import MCDropout as MCDropout
     from bayeswise.methods.forward import Deterministic as Deterministic
     from bayeswise.methods.forward import LocalReparametrisation as LocalReparametrisation
     from bayeswise.methods.forward import WeightNoise as WeightNoise

@@ -137,7 +137,8 @@ class Functions:
 
     def noise(self) -> Tensor:
         """The noise covariance that was drawn with each function (n, …, O, O)."""
-        return torch.cat([root @ root.mT for _, root in self._noise_factors() if root is not None])
+        drawn = torch.cat([root @ root.mT for _, root in self._noise_factors() if root is not None])
+        return _repeated(drawn, self.n)
 
     def _chunks(self) -> Iterator[Params]:
         """The networks, a few at a time; how many depends on the network alone, and so do the draws."""
@@ -154,6 +155,7 @@ class Functions:
         problem = self.posterior.problem
         size = sum(layer.inputs * layer.outputs for layer in problem.network.layers) * (problem.members or 1)
         chunk = max(1, min(64, CHUNK_NUMBERS // max(1, size)))
+        chunk = self.posterior.weights.distinct or chunk  # those that repeat are there already: one chunk
         rng = Generator(problem.network.device).manual_seed(derived_seed(self.seed, 1))
         for start in range(0, self.distinct, chunk):
             n = min(chunk, self.distinct - start)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
+
+import torch
+from torch import Tensor
 
 
 class Prior(Protocol):
@@ -47,6 +51,33 @@ class Isotropic:
     def scale(self, inputs: int) -> float:
         """One."""
         return 1.0
+
+
+@dataclass(frozen=True)
+class ScaleMixture:
+    """w ~ share · N(0, wide) + (1 - share) · N(0, narrow), each weight by itself; both are variances."""
+
+    share: float = 0.5
+    wide: float = 1.0
+    narrow: float = 0.0025
+
+    def __post_init__(self) -> None:
+        """Refuse what is no mixture."""
+        if not 0 < self.share < 1:
+            raise ValueError(f"ScaleMixture: the share must be between 0 and 1, not {self.share}")
+        for name in ("wide", "narrow"):
+            if not 0 < getattr(self, name) < float("inf"):
+                value = getattr(self, name)
+                raise ValueError(f"ScaleMixture: {name} is a variance, positive and finite, not {value}")
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """The log density of every weight."""
+        parts = ((self.share, self.wide), (1 - self.share, self.narrow))
+        first, second = (
+            math.log(share) - 0.5 * math.log(2 * math.pi * variance) - w.square() / (2 * variance)
+            for share, variance in parts
+        )
+        return torch.logaddexp(first, second)
 
 
 def _require_positive(prior: FanIn | Isotropic) -> None:

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Generator, Tensor
 
 from bayeswise.distributions import MatrixNormalInverseWishart
+from bayeswise.linalg import safe_cholesky
 from bayeswise.networks import Network, Params
 
 
@@ -74,14 +76,154 @@ class Point:
 
     def tensors(self) -> dict[str, Tensor]:
         """The parameters under their own names."""
-        noise = {} if self.covariance is None else {"noise": self.covariance}
-        return {f"params/{name}": value for name, value in self.params.items()} | noise
+        return _named("params/", self.params) | _noise(self.covariance)
 
     @classmethod
     def restore(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Point:
         """The inverse of `config` and `tensors`."""
-        params = {k.removeprefix("params/"): v for k, v in tensors.items() if k.startswith("params/")}
-        return cls(params, tensors.get("noise"))
+        return cls(_under("params/", tensors), tensors.get("noise"))
+
+
+@dataclass(frozen=True)
+class Particles:
+    """Mass on E values in equal shares: what an ensemble finds. Draws go through them in order."""
+
+    params: Params  # and the buffers that belong to them (E, …)
+    covariance: Tensor | None  # each one's own (E, …, O, O)
+
+    @property
+    def distinct(self) -> int:
+        """E."""
+        return len(next(iter(self.params.values())))
+
+    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
+        """Roots of the noise of the first n, which begin again after the last."""
+        if self.covariance is None:
+            return None
+        return safe_cholesky(self._first(self.covariance, n), "the noise of the members").lower
+
+    def sample(
+        self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
+    ) -> tuple[Params, Tensor | None]:
+        """The first n, which begin again after the last, and their noise."""
+        params = {name: self._first(value, n) for name, value in self.params.items()}
+        return params, None if self.covariance is None else self._first(self.covariance, n)
+
+    def noise(self) -> Tensor | None:
+        """None: each has its own."""
+        return None
+
+    def config(self) -> dict[str, Any]:
+        """Nothing but the kind."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters under their own names."""
+        return _named("params/", self.params) | _noise(self.covariance)
+
+    @classmethod
+    def restore(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Particles:
+        """The inverse of `config` and `tensors`."""
+        return cls(_under("params/", tensors), tensors.get("noise"))
+
+    def _first(self, values: Tensor, n: int) -> Tensor:
+        return values[torch.arange(n, device=values.device) % self.distinct]
+
+
+@dataclass(frozen=True)
+class MeanField:
+    """Independent Gaussian weights: what Bayes by Backprop finds."""
+
+    mean: Params  # and all values that are not drawn (…)
+    std: Params  # of those that are (…)
+    covariance: Tensor | None  # (…, O, O)
+    distinct = None
+
+    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
+        """None: all draws share the noise."""
+        return None
+
+    def sample(
+        self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
+    ) -> tuple[Params, Tensor | None]:
+        """μ + σ ε."""
+        params = {name: value.expand(n, *value.shape) for name, value in self.mean.items()}
+        for name, std in sorted(self.std.items()):  # the order of a saved file
+            e = torch.randn((n, *std.shape), generator=rng, dtype=std.dtype, device=std.device)
+            params[name] = torch.addcmul(self.mean[name], std, e)  # (n, …)
+        return params, None
+
+    def noise(self) -> Tensor | None:
+        """The noise covariance."""
+        return self.covariance
+
+    def config(self) -> dict[str, Any]:
+        """Nothing but the kind."""
+        return {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Means and standard deviations under the parameters' names."""
+        return _named("mean/", self.mean) | _named("std/", self.std) | _noise(self.covariance)
+
+    @classmethod
+    def restore(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> MeanField:
+        """The inverse of `config` and `tensors`."""
+        return cls(_under("mean/", tensors), _under("std/", tensors), tensors.get("noise"))
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """One value of all parameters, and random masks on inputs: what MC dropout finds.
+
+    A draw is a network with one mask at every place, the same for all rows; masks are among its parameters.
+    """
+
+    params: Params  # and the buffers that belong to them (…)
+    rates: dict[str, float]  # p by the keys of masks
+    shapes: dict[str, tuple[int, ...]]  # of one draw's masks (…)
+    covariance: Tensor | None  # (…, O, O)
+
+    @property
+    def distinct(self) -> int | None:
+        """One where nothing is masked."""
+        return None if self.rates else 1
+
+    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
+        """None: all draws share the noise."""
+        return None
+
+    def sample(
+        self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
+    ) -> tuple[Params, Tensor | None]:
+        """The same parameters n times, with masks of their own."""
+        params = {name: value.expand(n, *value.shape) for name, value in self.params.items()}
+        for key, rate in sorted(self.rates.items()):  # whatever the order in a file
+            params[key] = draw_masks((n, *self.shapes[key]), rate, network, rng)
+        return params, None
+
+    def noise(self) -> Tensor | None:
+        """The noise covariance."""
+        return self.covariance
+
+    def config(self) -> dict[str, Any]:
+        """Rates and shapes of the masks."""
+        return {"rates": self.rates, "shapes": {key: list(shape) for key, shape in self.shapes.items()}}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The parameters under their own names."""
+        return _named("params/", self.params) | _noise(self.covariance)
+
+    @classmethod
+    def restore(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Dropped:
+        """The inverse of `config` and `tensors`."""
+        shapes = {key: tuple(shape) for key, shape in config["shapes"].items()}
+        return cls(_under("params/", tensors), dict(config["rates"]), shapes, tensors.get("noise"))
+
+
+def draw_masks(shape: tuple[int, ...], rate: float, network: Network, rng: Generator) -> Tensor:
+    """Zeros with probability p, else 1 / (1 - p)."""
+    u = torch.rand(shape, generator=rng, dtype=network.dtype, device=network.device)  # faster than bernoulli_
+    return (u >= rate).to(network.dtype).div_(1 - rate)
 
 
 @dataclass(frozen=True)
@@ -165,9 +307,25 @@ class LayerwiseDrawn(Layerwise):
         return None
 
 
+def _named(prefix: str, values: Params) -> dict[str, Tensor]:
+    return {f"{prefix}{name}": value for name, value in values.items()}
+
+
+def _under(prefix: str, tensors: Mapping[str, Tensor]) -> Params:
+    return {k.removeprefix(prefix): v for k, v in tensors.items() if k.startswith(prefix)}
+
+
+def _noise(covariance: Tensor | None) -> dict[str, Tensor]:
+    return {} if covariance is None else {"noise": covariance}
+
+
 PARTS = ("factor", "dof", "jitter")
-KINDS: dict[str, type[Point] | type[Layerwise]] = {
+Kind = type[Point] | type[Particles] | type[MeanField] | type[Dropped] | type[Layerwise]
+KINDS: dict[str, Kind] = {
     "point": Point,
+    "particles": Particles,
+    "mean_field": MeanField,
+    "dropped": Dropped,
     "layerwise": Layerwise,
     "layerwise_drawn": LayerwiseDrawn,
 }

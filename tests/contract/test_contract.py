@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bayeswise as bw
 from bayeswise.fitting import FixedParametersWarning, PrecisionWarning
 from bayeswise.methods import METHODS
+from bayeswise.priors import ScaleMixture
 from bayeswise.saving import SavedModelError, flatten, unflatten
 from bayeswise.training import Progress
 
@@ -30,8 +31,15 @@ class Row:
 TABLE = {
     "bali": Row(lambda steps: bw.BALI(steps=steps), fixes=True),
     "map": Row(lambda steps: bw.MAP(steps=steps), fixes=False),
+    "mc_dropout": Row(lambda steps: bw.MCDropout(steps=steps), fixes=False),
+    "bbb": Row(lambda steps: bw.BayesByBackprop(steps=steps), fixes=False),
+    "ensemble": Row(lambda steps: bw.Ensemble(members=3, steps=steps), fixes=False),
 }
 VARIANTS = {  # settings under which the promises could break
+    "bbb, weight noise": Row(
+        lambda s: bw.BayesByBackprop(steps=s, kl_weight=0.1, prior=ScaleMixture(), forward=bw.WeightNoise()),
+        fixes=False,
+    ),
     "bali, weight noise": Row(lambda steps: bw.BALI(steps=steps, forward=bw.WeightNoise()), True),
     "bali, local noise": Row(lambda s: bw.BALI(steps=s, forward=bw.LocalReparametrisation()), True),
     "bali, drawn noise": Row(lambda s: bw.BALI(steps=s, noise="drawn", update_rate=bw.StepDecay(0.3)), True),
@@ -122,7 +130,7 @@ def test_a_prediction_is_the_same_at_every_call_and_new_with_a_generator(name: s
     first, second = (posterior.predict(x, S, rng=rng).draws for _ in range(2))
     repeat = posterior.predict(x, S, rng=torch.Generator().manual_seed(8)).draws
     assert torch.equal(first, repeat)
-    assert torch.equal(first, second) == (name == "map")  # one network has nothing to draw
+    assert torch.equal(first, second) == (name in ("map", "ensemble"))  # their networks are always the same
 
 
 @methods

@@ -23,7 +23,6 @@ from bayeswise.saving import to_config
 from bayeswise.saving.files import json_digest
 from bayeswise.training import Checkpoints
 
-
 CHECKPOINT_SECONDS = 20.0  # a killed run loses no more
 
 

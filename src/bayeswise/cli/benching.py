@@ -1,4 +1,4 @@
-"""The benchmark's commands: bayeswise bench run | list."""
+"""The benchmark's commands: bayeswise bench run | list | report | download."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import click
 from bayeswise.cli.voice import Command, Voice, finite, show_table
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
+FILE = click.Path(path_type=Path, dir_okay=False)
 RESULTS = Path("benchmarks/results")
 DATA_HELP = "Folder of the data sets; else BAYESWISE_DATA, else the user's cache."
 
@@ -78,6 +79,41 @@ def listing(data_dir: Path | None, as_json: bool, debug: bool) -> None:
         "settings": list(SETTINGS),
     }
     Voice(as_json).answer(found, lambda: _show_list(found))
+
+
+@bench.command("report", cls=Command)
+@click.option(
+    "--results", type=FOLDER, default=RESULTS, show_default=True, help="Folder of the result lines."
+)
+@click.option("--docs", type=FOLDER, metavar="DIR", help="Write results.md and its figures into this folder.")
+@click.option("--html", type=FILE, metavar="FILE", help="Write one self-contained page.")
+@json_option
+@debug_option
+def report(results: Path, docs: Path | None, html: Path | None, as_json: bool, debug: bool) -> None:
+    """Render tables and figures, ours beside the paper's; by default bench.html beside the results."""
+    voice = Voice(as_json)
+    from bayeswise.bench.page import write_report
+
+    if docs is None and html is None:
+        html = results / "bench.html"
+    with voice.warnings_as_notes():
+        written = write_report(results, docs, html)
+    voice.answer({"written": [str(p) for p in written]}, lambda: click.echo("\n".join(map(str, written))))
+
+
+@bench.command("download", cls=Command)
+@click.argument("names", nargs=-1)
+@data_dir_option
+@json_option
+@debug_option
+def download(names: tuple[str, ...], data_dir: Path | None, as_json: bool, debug: bool) -> None:
+    """Get data sets from their publishers; without NAMES all of them."""
+    voice = Voice(as_json)
+    from bayeswise.bench.datasets import data_directory
+    from bayeswise.bench.download import fetch
+
+    written = fetch(names, data_directory(data_dir), say=voice.say)
+    voice.answer({"written": [str(p) for p in written]}, lambda: click.echo("\n".join(map(str, written))))
 
 
 def _show(found: list[dict[str, Any]]) -> None:

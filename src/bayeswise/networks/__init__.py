@@ -1,6 +1,7 @@
 """All that knows `nn.Module` and nothing that knows Bayes."""
 
 from bayeswise.networks.discovery import discover
+from bayeswise.networks.marks import is_mark, mask_key, noise_keys
 from bayeswise.networks.network import Network, Params, Select, compute_dtype, evaluating, in_mode, unwrap
 from bayeswise.networks.signals import LayerSignal, LocalNoise, Signals, call_shapes, layer_signals
 from bayeswise.networks.views import VIEWS, LayerView, LinearView, view_of
@@ -20,7 +21,10 @@ __all__ = [
     "discover",
     "evaluating",
     "in_mode",
+    "is_mark",
     "layer_signals",
+    "mask_key",
+    "noise_keys",
     "unwrap",
     "view_of",
 ]

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
+from bayeswise.networks.marks import Params, is_mark, marked
 from bayeswise.networks.views import LayerView, view_of
 
-Params = dict[str, Tensor]
 Select = Callable[[str, nn.Module], bool] | Iterable[str] | None
 
 
@@ -91,7 +91,10 @@ class Network:
         return {name: own[name].detach().to(self.dtype, copy=True) for name in names}
 
     def __call__(self, params: Params, x: Tensor, lead: int = 0, x_lead: int = 0) -> Tensor:
-        """Outputs (…, B, O) for parameters with `lead` leading dimensions; the last `x_lead` are also x's."""
+        """Outputs (…, B, O) for parameters with `lead` leading dimensions; the last `x_lead` are also x's.
+
+        Masks and noise may stand among the parameters: see `networks/marks.py`.
+        """
         if lead == 0:
             x = x.clone() if self.changes_input else x
             return as_rows(self._run(params, x))
@@ -111,11 +114,20 @@ class Network:
         moves = self.cache.get("moves constants", True)  # until it is known, they are copied
         constants = {k: v.clone() for k, v in self.constants.items()} if moves else self.constants
         try:
-            return self._swapped(params, constants, x)
+            return self.run(params, constants, x)
         finally:
             if "moves constants" not in self.cache:
                 moved = any(not v.is_inference() and v._version > 0 for v in constants.values())
                 self.cache["moves constants"] = moved
+
+    def run(self, params: Params, constants: Params, x: Tensor) -> Any:
+        """The module's own output for these values and marks; a pass in train mode moves the constants."""
+        marks = {key: value for key, value in params.items() if is_mark(key)}
+        if not marks:
+            return self._swapped(params, constants, x)
+        values = {key: value for key, value in params.items() if key not in marks}
+        with marked(self.module, self.layers, marks):
+            return self._swapped(values, constants, x)
 
     def _swapped(self, params: Params, constants: Params, x: Tensor) -> Any:
         """As `functional_call`, at less overhead: values go straight to where the module keeps its own."""

@@ -1,0 +1,133 @@
+"""What the lines say in plain sentences: cells reproduced, baselines against the paper's, what is missing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from bayeswise.bench import paper
+from bayeswise.bench.labels import DATASETS, dataset_name
+from bayeswise.bench.tables import Run, label, reproduction_counts
+
+PAPER = "paper"
+BALI, DROPOUT, MAP, BBB = (("bali", PAPER), ("mc_dropout", PAPER), ("map", PAPER), ("bbb", PAPER))
+KL = tuple(("bbb", f"kl={weight}") for weight in ("1", "0.1", "0.001"))
+IMAGES = ("mnist", "fashion_mnist")
+# What the paper shows: task ↦ data sets (none where any will do) and methods with their settings.
+EXPECTED: dict[str, tuple[tuple[str, ...], tuple[tuple[str, str], ...]]] = {
+    "synthetic": (("sinc", "sines_trend", "two_moons"), (BALI, *KL)),
+    "uci": (paper.uci_datasets(), (BALI, DROPOUT, BBB)),
+    "classification": (("spambase", "magic", "diabetes", *IMAGES), (BALI, DROPOUT, MAP)),
+    "convergence": ((), (BALI, DROPOUT, MAP)),
+    "ood": (IMAGES, (BALI, DROPOUT, MAP)),
+    "reparametrisation": ((), (("bali", "weight"), ("bali", "local"))),
+}
+# A baseline is real when its RMSE is not above the paper's column by more than this share.
+BARS = {DROPOUT: ("DO", 0.10), BBB: ("BBB", 0.15)}
+
+
+def missing(task: str, found: Sequence[Run]) -> str:
+    """What of the paper's experiment has no line yet, as a sentence; empty when nothing is missing."""
+    if not found:
+        return f"Not run yet: bayeswise bench run {task}."
+    datasets, keys = EXPECTED.get(task, ((), ()))
+    wanted = {dataset_name(d) for d in datasets} or {dataset_name(run.dataset) for run in found}
+    done = {(dataset_name(run.dataset), run.key) for run in found}
+    open_ = {key: [d for d in _ordered(wanted) if (d, key) not in done] for key in keys}
+    parts = [f"{label(key)}: {_which(left, wanted)}" for key, left in open_.items() if left]
+    return f"Not run yet: {'; '.join(parts)}." if parts else ""
+
+
+def _which(left: Sequence[str], wanted: set[str]) -> str:
+    return "all data sets" if len(left) == len(wanted) > 1 else ", ".join(left)
+
+
+def _ordered(names: Iterable[str]) -> list[str]:
+    order = list(DATASETS.values())
+    return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
+
+
+def mixed(found: Iterable[Run]) -> str:
+    """A warning where one mean is over lines of different configurations."""
+    names = [
+        f"{run.place} ({label(run.key)})" for run in found if len({_made(line) for line in run.lines}) > 1
+    ]
+    return f"Attention, lines of different configurations are averaged: {', '.join(names)}." if names else ""
+
+
+def _made(line: Mapping[str, Any]) -> str:
+    return json.dumps([line.get("steps"), line.get("draws"), line.get("configuration")], sort_keys=True)
+
+
+def uci(found: Sequence[Run]) -> Iterator[str]:
+    """How many cells are reproduced with each of BALI's settings, and whether the baselines are real."""
+    cells = 2 * len(paper.uci_datasets())
+    for settings, (good, done) in reproduction_counts(found).items():
+        rest = "" if done == cells else f" ({cells - done} not run yet)"
+        yield f"{label(('bali', settings))}: {good} of {cells} cells reproduced{rest}."
+    for key, (column, share) in BARS.items():
+        ours = {run.dataset: run.summary.get("rmse") for run in found if run.key == key}
+        pairs = _beside(ours, column)
+        if pairs:
+            good = sum(mine <= (1 + share) * theirs for mine, theirs in pairs)
+            bar = f"at most {100 * share:.0f} % above the paper's {column} column"
+            yield f"{label(key)}: RMSE {bar} on {good} of {len(pairs)} data sets."
+
+
+def _beside(ours: Mapping[str, float | None], column: str) -> list[tuple[float, float]]:
+    scores = {dataset: paper.uci_scores().get((dataset, "rmse", column)) for dataset in ours}
+    return [(mine, s.mean) for d, mine in ours.items() if mine is not None and (s := scores[d]) is not None]
+
+
+def classification(found: Sequence[Run]) -> Iterator[str]:
+    """BALI against MC dropout: accuracy within half a point, and the lower calibration error."""
+    pairs = _pairs(found, BALI, DROPOUT)
+    accuracy = [(a["acc"], b["acc"]) for a, b in pairs if "acc" in a and "acc" in b]
+    error = [(a["ece"], b["ece"]) for a, b in pairs if "ece" in a and "ece" in b]
+    if accuracy:
+        good = sum(abs(mine - theirs) <= 0.005 for mine, theirs in accuracy)
+        above = sum(mine - theirs > 0.005 for mine, theirs in accuracy)
+        note = f" and higher by more on {above}" if above else ""
+        places = f"{good} of {len(accuracy)} data sets{note}"
+        yield f"BALI's accuracy is within 0.5 points of MC dropout's on {places}."
+    if error:
+        good = sum(mine < theirs for mine, theirs in error)
+        yield f"BALI has the lower ECE on {good} of {len(error)} data sets."
+
+
+def _pairs(found: Sequence[Run], *keys: tuple[str, str]) -> list[tuple[dict[str, Any], ...]]:
+    """Summaries of the places where all these methods were run."""
+    by_place = {(run.place, run.key): run.summary for run in found}
+    places = dict.fromkeys(run.place for run in found)
+    rows = [[by_place.get((place, key)) for key in keys] for place in places]
+    return [tuple(s for s in row if s is not None) for row in rows if None not in row]
+
+
+SCORES = {"auroc_entropy": "entropy", "auroc_mutual_information": "mutual information"}
+
+
+def ood(found: Sequence[Run]) -> Iterator[str]:
+    """The better of the two scores of every method, by direction."""
+    for place in dict.fromkeys(run.place for run in found):
+        best = {label(run.key): _better(run) for run in found if run.place == place}
+        parts = [f"{name} {value:.4f} by {score}" for name, (value, score) in best.items() if score]
+        if parts:
+            yield f"{place}, the better AUROC: {'; '.join(parts)}."
+
+
+def _better(run: Run) -> tuple[float, str]:
+    """The larger AUROC with the name of its score; an empty name where there is none."""
+    found = [(run.summary[key], name) for key, name in SCORES.items() if run.summary.get(key) is not None]
+    return max(found, default=(0.0, ""))
+
+
+def synthetic(found: Sequence[Run]) -> Iterator[str]:
+    """Bayes by Backprop's uncertainty in the gap beside BALI's, by KL weight."""
+    bali = next((run.summary for run in found if run.key == BALI), None)
+    if bali is None or not bali.get("std_gap"):
+        return
+    shares = {run.key: run.summary.get("std_gap") for run in found if run.key[0] == "bbb"}
+    parts = [f"{key[1]}: {gap / bali['std_gap']:.2f}" for key, gap in shares.items() if gap is not None]
+    if parts:
+        yield f"Std in the gap as a share of BALI's, Bayes by Backprop at {'; '.join(parts)}."

@@ -1,0 +1,228 @@
+"""Tables of scores: means and errors, the best and the near, what is reproduced, and the sentences."""
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("jinja2")
+
+from bayeswise.bench import findings, page, paper, tables
+from bayeswise.bench.labels import METRICS, metric
+from bayeswise.bench.sections import with_ratios
+from bayeswise.bench.summary import latest, summaries
+from bayeswise.bench.tables import Score, runs, verdicts
+from tests.bench.lines import line, splits
+
+SRC = Path(__file__).parents[2] / "src"
+REFERENCE = Path(__file__).parents[2].parent / "shared" / "reference"
+
+
+def cells(table, row: str) -> dict[str, str]:
+    """A row of a table as column ↦ text, the best in stars."""
+    texts = {str.__str__(r[0]): r for r in table.rows}[row]
+    return {c: page.cell_text(t).replace("\u00a0", " ") for c, t in zip(table.columns, texts, strict=True)}
+
+
+# -------------------------------------------------------------------------------------------------- summaries
+
+
+def test_a_summary_has_mean_and_standard_error_of_every_metric():
+    (found,) = summaries(splits([1.0, 2.0, 6.0], [-1.0, -1.0, -4.0]))
+    assert list(found)[:5] == ["task", "dataset", "method", "settings", "n_splits"]
+    assert (found["dataset"], found["n_splits"], found["rmse"], found["ll"]) == ("yacht", 3, 3.0, -2.0)
+    assert found["rmse_se"] == pytest.approx(math.sqrt(7.0 / 3), rel=1e-14)  # the variance is 7
+    assert found["ll_se"] == pytest.approx(math.sqrt(3.0 / 3), rel=1e-14)
+
+
+def test_one_line_has_no_standard_error_and_no_line_no_summary():
+    (found,) = summaries([line(metrics={"rmse": 0.5})])
+    assert found["rmse"] == 0.5 and found["rmse_se"] is None
+    assert summaries([]) == []
+
+
+def test_the_last_line_of_a_split_wins():
+    old, new = splits([1.0, 2.0, 6.0], [0.0] * 3), splits([4.0], [0.0], run="b", seconds=10.0)
+    (found,) = summaries(old + new)
+    assert found["n_splits"] == 3 and found["rmse"] == 4.0  # of 4, 2 and 6
+    assert [each["run"] for each in latest(old + new)] == ["b", "a", "a"]
+
+
+def test_seeds_are_averaged_like_splits():
+    (found,) = summaries([line(seed=s, metrics={"acc": a}) for s, a in enumerate((0.90, 0.92, 0.97))])
+    assert found["n_splits"] == 3 and found["acc"] == pytest.approx(0.93, rel=1e-14)
+
+
+def test_seconds_of_splits_trained_together_count_once():
+    together = splits([1.0, 2.0], [0.0, 0.0])
+    alone = [line(split=k, run=f"r{k}", seconds=5.0) for k in (2, 3)]
+    assert summaries(together + alone)[0]["seconds"] == pytest.approx(200.2)
+
+
+def test_a_metric_that_some_lines_lack_is_averaged_over_the_others():
+    rows = [
+        line(metrics={"rmse": 1.0, "auc": None, "curve": {}}),
+        line(split=1, metrics={"rmse": 3.0, "auc": 0.5}),
+    ]
+    (found,) = summaries(rows)
+    assert (found["rmse"], found["auc"], found["auc_se"]) == (2.0, 0.5, None) and "curve" not in found
+
+
+def test_the_summary_loads_neither_torch_nor_matplotlib():
+    code = "import sys, bayeswise.bench.summary; print({'torch', 'matplotlib', 'numpy'} & set(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(SRC)}
+    )
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+# -------------------------------------------------------------------------------------------- the paper's own
+
+
+def test_the_papers_figures_are_in_the_package():
+    scores = paper.uci_scores()
+    assert scores["yacht", "rmse", "BALI"] == paper.Published(0.642, 0.042, 3)
+    assert scores["kin8nm", "ll", "VADAM"] == paper.Published(0.76, 0.0, 2)
+    assert ("protein", "rmse", "VADAM") not in scores and len(scores) == 2 * (7 * 6 - 1)
+    assert paper.bali_hyperparameters()["protein"]["iterations"] == "30000"
+    assert paper.dropout_hyperparameters()["mnist"]["learning_rate"] == "0.002"
+
+
+@pytest.mark.skipif(not REFERENCE.is_dir(), reason="the reference folder is not here")
+@pytest.mark.parametrize("name", ["uci_regression", "bali_hyperparameters", "dropout_hyperparameters"])
+def test_the_packaged_figures_are_those_of_the_reference(name):
+    packaged = SRC / "bayeswise" / "bench" / "published" / f"{name}.csv"
+    assert packaged.read_bytes() == (REFERENCE / f"{name}.csv").read_bytes()
+
+
+# -------------------------------------------------------------------------------------------------- the marks
+
+
+def test_the_best_is_bold_and_the_near_are_marked_by_the_bests_own_error():
+    scores = [
+        Score(0.50, 0.02, 2),
+        Score(0.52, 0.5, 2),
+        Score(0.53, 0.5, 2),
+        None,
+        Score(float("nan"), 0.1, 2),
+    ]
+    assert verdicts(scores, METRICS["rmse"]) == [(True, False), (False, True), *[(False, False)] * 3]
+    assert verdicts(scores[:3], METRICS["ll"])[2] == (True, False)  # higher is better
+
+
+def test_a_row_is_compared_as_printed():
+    assert verdicts([Score(0.0751, 0.0, 3), Score(0.0749, 0.0, 3)], METRICS["rmse"]) == [(False, False)] * 2
+    judged = verdicts([Score(0.0751, 0.0, 3), Score(0.0749, 0.0, 3), Score(0.08, 0.0, 3)], METRICS["rmse"])
+    assert judged == [(True, False), (True, False), (False, False)]
+
+
+def test_coverage_is_best_near_its_promise_and_an_unknown_metric_has_no_best():
+    scores = [Score(0.99, 0.001, 3), Score(0.88, 0.001, 3)]
+    assert verdicts(scores, METRICS["coverage_90"]) == [(False, False), (True, False)]
+    assert verdicts(scores, metric("never_seen")) == [(False, False)] * 2
+
+
+def test_our_column_stands_beside_the_papers_with_its_marks():
+    ours = runs(splits([0.6, 0.7, 0.5], [-0.9, -0.8, -0.7]) + splits([0.7, 0.8], [-1.0, -1.2], method="map"))
+    row = cells(tables.wide(ours, "rmse"), "Yacht")
+    assert row["paper: BALI"] == "0.642 ± 0.042 ≈"  # within 0.058 of the best
+    assert row["paper: VADAM"] == "1.32 ± 0.10" and row["paper: DO"] == "0.666 ± 0.049"
+    # of 0.6, 0.7, 0.5: 0.1 / √3; three of the standard twenty splits
+    assert row["ours: BALI, paper"] == "**0.600 ± 0.058 ✓ (3 of 20)**"
+    assert row["ours: MAP, paper"] == "0.750 ± 0.050 (2 of 20)"
+
+
+@pytest.mark.parametrize(
+    ("rmse", "ll", "expected"),
+    [(0.725, -0.810, (True, True)), (0.727, -0.812, (False, False)), (0.1, 1.0, (True, True))],
+)
+def test_reproduced_is_at_most_two_of_the_papers_errors_worse(rmse, ll, expected):
+    """The paper has 0.642 ± 0.042 and -0.745 ± 0.033: the limits are 0.726 and -0.811."""
+    (run,) = runs([line(metrics={"rmse": rmse, "ll": ll})])
+    assert (tables.reproduced(run, "rmse"), tables.reproduced(run, "ll")) == expected
+    (other,) = runs([line(method="map", metrics={"rmse": rmse})])
+    assert tables.reproduced(other, "rmse") is None
+
+
+def test_reproduced_cells_are_counted_by_settings():
+    lines = [line(metrics={"rmse": 0.6, "ll": -2.0}), line("energy", metrics={"rmse": 0.45, "ll": -0.6})]
+    lines += [line(settings="default", metrics={"rmse": 0.9, "ll": -2.0})]
+    assert tables.reproduction_counts(runs(lines)) == {"paper": (3, 4), "default": (0, 2)}
+    text = " ".join(findings.uci(runs(lines)))
+    assert "BALI, paper: 3 of 14 cells reproduced (10 not run yet)." in text
+
+
+def test_baselines_are_judged_against_the_papers_columns():
+    """DO has 0.666 on Yacht and 4.826 on Concrete."""
+    lines = [
+        line(method="mc_dropout", metrics={"rmse": 0.73}),
+        line("concrete", 0, {"rmse": 5.4}, method="mc_dropout"),
+    ]
+    text = " ".join(findings.uci(runs(lines)))
+    assert "MC dropout, paper: RMSE at most 10 % above the paper's DO column on 1 of 2 data sets." in text
+
+
+def test_a_data_set_that_the_paper_has_not_gets_a_row():
+    row = cells(tables.wide(runs([line("foo", metrics={"rmse": 2.0})]), "rmse"), "foo")
+    assert row["paper: BALI"] == "–" and row["ours: BALI, paper"] == "2.000 (1 of 3)"
+
+
+def test_the_long_table_is_bold_within_a_data_set():
+    lines = [line("mnist", 0, {"acc": 0.98, "ece": 0.010}, task="classification", n_splits=1, seed=0)]
+    lines += [line("mnist", 0, {"acc": 0.97, "ece": 0.005}, task="classification", method="map", n_splits=1)]
+    lines += [line("magic", 0, {"acc": 0.87}, task="classification", n_splits=1)]
+    table = tables.long(runs(lines))
+    texts = [[page.cell_text(cell).replace("\u00a0", " ") for cell in row] for row in table.rows]
+    assert texts[0] == ["Telescope", "BALI, paper", "0.8700", "–", "1 of 5", "20,000", "190"]
+    assert texts[1][2:4] == ["**0.9800**", "0.0100"] and texts[2][2:4] == ["0.9700", "**0.0050**"]
+
+
+def test_the_ratios_of_the_synthetic_task():
+    made = with_ratios(line(metrics={"rmse_train": 0.06, "noise": 0.02, "std_gap": 0.5, "std_data": 0.1}))
+    assert made["metrics"]["rmse_over_noise"] == pytest.approx(3.0)
+    assert made["metrics"]["gap_over_data"] == pytest.approx(5.0)
+
+
+# ---------------------------------------------------------------------------------------------- the sentences
+
+
+def test_bali_is_judged_against_mc_dropout():
+    def both(name: str, bali: tuple[float, float], dropout: tuple[float, float]) -> list[dict]:
+        pairs = (("bali", bali), ("mc_dropout", dropout))
+        return [line(name, 0, {"acc": a, "ece": e}, task="classification", method=m) for m, (a, e) in pairs]
+
+    lines = both("mnist", (0.981, 0.01), (0.984, 0.02)) + both("magic", (0.85, 0.03), (0.86, 0.01))
+    text = " ".join(findings.classification(runs(lines)))
+    assert text == (
+        "BALI's accuracy is within 0.5 points of MC dropout's on 1 of 2 data sets. "
+        "BALI has the lower ECE on 1 of 2 data sets."
+    )
+
+
+def test_the_better_score_of_foreign_rows_is_named():
+    scores = {"auroc_entropy": 0.981, "auroc_mutual_information": 0.992}
+    found = runs([line("mnist", 0, scores, task="ood", other="fashion_mnist")])
+    expected = "MNIST → FashionMNIST, the better AUROC: BALI, paper 0.9920 by mutual information."
+    assert list(findings.ood(found)) == [expected]
+
+
+def test_the_gap_of_bayes_by_backprop_as_a_share_of_balis():
+    lines = [line("sines_trend", 0, {"std_gap": 0.4}, task="synthetic")]
+    lines += [line("sines_trend", 0, {"std_gap": 0.1}, task="synthetic", method="bbb", settings="kl=0.001")]
+    assert "kl=0.001: 0.25" in " ".join(findings.synthetic(runs(lines)))
+
+
+def test_what_is_missing_is_said():
+    assert findings.missing("uci", []) == "Not run yet: bayeswise bench run uci."
+    lines = [line(name, task="classification") for name in ("spambase", "telescope", "diabetes", "mnist")]
+    lines += [line(n, task="classification", method="map") for n in findings.EXPECTED["classification"][0]]
+    text = findings.missing("classification", runs(lines))
+    assert text == "Not run yet: BALI, paper: FashionMNIST; MC dropout, paper: all data sets."
+
+
+def test_a_mean_over_different_configurations_is_a_warning():
+    lines = [line(), line(split=1, configuration={"step_size": 0.1})]
+    assert findings.mixed(runs(lines)).endswith("averaged: Yacht (BALI, paper).")
+    assert findings.mixed(runs([line(), line(split=1)])) == ""
