@@ -86,7 +86,10 @@ def short_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/methods/map.md"])
+METHOD_PAGES = [f"docs/methods/{name}.md" for name in ("map", "ensemble", "mc_dropout", "bbb")]
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", *METHOD_PAGES])
 def test_the_blocks_of_a_page_run(page: str, short_runs):
     code = "\n".join(blocks(ROOT / page, "python"))
     names: dict = {"__name__": "page"}
