@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
+from torch import Tensor, cat, ones, zeros
 
 from bayeswise import metrics
 from bayeswise.likelihoods import Gaussian
@@ -12,28 +13,33 @@ Metrics = dict[str, float]
 
 
 def regression(prediction: Predictive, y: Tensor) -> list[Metrics]:
-    """RMSE, log-likelihoods, coverage and CRPS of each member's rows y (K, B, 1)."""
-    low, high = prediction.interval(0.9)
-    log_prob, gaussian = prediction.log_prob(y), prediction.log_prob_gaussian(y)  # (K, B)
-    means, stds = prediction.draws.double(), _noise_std(prediction)
-    return [
-        {
-            "rmse": float(metrics.rmse(prediction.mean[k], y[k])),
-            "ll": float(log_prob[k].double().mean()),
-            "ll_gaussian": float(gaussian[k].double().mean()),
-            "coverage_90": float(metrics.coverage(low[k], high[k], y[k])),
-            "crps": float(metrics.crps_mixture(means[:, k], stds[:, k].expand_as(means[:, k]), y[k]).mean()),
-        }
-        for k in range(len(y))
-    ]
+    """RMSE, log-likelihoods, coverage and CRPS of each member's rows y (K, B, 1), or of the rows (B, 1)."""
+    f, (low, high) = prediction.draws.double(), prediction.interval(0.9)
+    crps = metrics.crps_mixture(f, _noise_std(prediction).expand_as(f), y)  # (…, B, 1)
+    found = (prediction.mean, prediction.log_prob(y), prediction.log_prob_gaussian(y), low, high, crps, y)
+    members = zip(*found, strict=True) if y.dim() == 3 else [found]
+    return [_regression(*one) for one in members]
+
+
+def _regression(
+    mean: Tensor, log_prob: Tensor, gaussian: Tensor, low: Tensor, high: Tensor, crps: Tensor, y: Tensor
+) -> Metrics:
+    return {
+        "rmse": float(metrics.rmse(mean, y)),
+        "ll": float(log_prob.double().mean()),
+        "ll_gaussian": float(gaussian.double().mean()),
+        "coverage_90": float(metrics.coverage(low, high, y)),
+        "crps": float(crps.mean()),
+    }
 
 
 def _noise_std(prediction: Predictive) -> Tensor:
-    """The standard deviation of the noise, as (S or 1, K or 1, 1, O)."""
+    """The standard deviation of the noise (…, 1, O), to be broadcast to draws (S, …, B, O)."""
     likelihood = prediction.likelihood
-    assert isinstance(likelihood, Gaussian) and isinstance(likelihood.noise, Tensor)
-    std = likelihood.noise.double().diagonal(dim1=-2, dim2=-1).sqrt()  # (S, K, O), (K, O) or (O,)
-    return std.reshape((1,) * (3 - std.dim()) + tuple(std.shape))[:, :, None, :]
+    assert isinstance(likelihood, Gaussian)
+    noise = torch.as_tensor(likelihood.noise, dtype=torch.float64)
+    variance = noise.diagonal(dim1=-2, dim2=-1) if noise.dim() else noise[None]
+    return variance.sqrt().unsqueeze(-2)
 
 
 def classification(probs: Tensor, log_prob: Tensor, labels: Tensor) -> Metrics:
@@ -60,8 +66,6 @@ def separation(inside: Predictive, outside: Predictive) -> Metrics:
 
     True positives are known rows taken for known, false positives foreign rows taken for known.
     """
-    from torch import cat, ones, zeros
-
     found: Metrics = {}
     for name, of in (("entropy", Predictive.entropy), ("mutual_information", Predictive.mutual_information)):
         a, b = of(inside), of(outside)

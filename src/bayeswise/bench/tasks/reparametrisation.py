@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -40,11 +39,14 @@ class Reparametrisation:
 
 
 def _forms(job: Job) -> Iterator[Job]:
-    method: Any = job.recipe.method
-    known = {f.name for f in dataclasses.fields(method)}
-    if "forward" not in known or not isinstance(method.forward, tuple(type(f) for f in FORMS.values())):
-        yield job
-        return
+    """The job with each form that its method takes; as it is, where it takes none."""
+    found = False
     for name, form in FORMS.items():
-        made = replace(job.recipe, method=replace(method, forward=form))
-        yield replace(job, recipe=made, settings=name)
+        try:
+            method: Any = replace(job.recipe.method, forward=form)  # type: ignore[type-var]
+        except TypeError:  # a method without this form, or without any
+            continue
+        found = True
+        yield replace(job, recipe=replace(job.recipe, method=method), settings=name)
+    if not found:
+        yield job
