@@ -117,20 +117,16 @@ def download(names: tuple[str, ...], data_dir: Path | None, as_json: bool, debug
 
 
 def _show(found: list[dict[str, Any]]) -> None:
-    """A table for each kind of figures."""
-    kinds: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    """A line for every metric; what is the same as in the line above is not said again."""
+    rows: list[tuple[str, ...]] = []
     for one in found:
-        names = tuple(key.removesuffix("_se") for key in one if key.endswith("_se"))
-        kinds.setdefault(names, []).append(one)
-    for names, group in kinds.items():
-        columns = ("data set", "method", "settings", "n", *names, "seconds")
-        rows = [
-            (o["dataset"], o["method"], o["settings"], str(o["n_splits"]))
-            + tuple(_cell(o[name], o[f"{name}_se"]) for name in names)
-            + (f"{o['seconds']:.0f}",)
-            for o in group
-        ]
-        show_table(group[0]["task"], columns, rows, left=3)
+        about = (one["dataset"], f"{one['method']} ({one['settings']})", str(one["n_splits"]))
+        names = [key.removesuffix("_se") for key in one if key.endswith("_se")]
+        cells = [(name, _cell(one[name], one[f"{name}_se"])) for name in names]
+        for number, cell in enumerate([*cells, ("seconds", f"{one['seconds']:.0f}")]):
+            rows.append((*(about if number == 0 else ("", "", "")), *cell))
+    columns = ("data set", "method (settings)", "splits", "metric", "mean ± error")
+    show_table(found[0]["task"], columns, rows, left=5)
 
 
 def _cell(mean: float, error: float | None) -> str:
