@@ -139,7 +139,7 @@ def _network(model: nn.Module, source: Any, select: Select, members: int | None)
     )
     with torch.inference_mode(False), evaluating(model):
         try:
-            return discover(model, x, select)
+            return discover(model, x, select, members is not None)
         except RuntimeError as error:
             shape, kind = tuple(x.shape), _name(x.dtype)
             raise ValueError(

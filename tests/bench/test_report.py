@@ -249,7 +249,7 @@ def test_what_a_killed_writer_left_of_a_line_is_not_read(tmp_path):
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match='no folder ".*nowhere"; name the one'):
+    with pytest.raises(ResultsError, match='no folder ".*nowhere"; name the one'):
         write_report(tmp_path / "nowhere", tmp_path, None)
 
 

@@ -12,7 +12,7 @@ pytest.importorskip("jinja2")
 from bayeswise.bench import findings, page, paper, tables
 from bayeswise.bench.labels import METRICS, metric
 from bayeswise.bench.sections import with_ratios
-from bayeswise.bench.summary import latest, summaries
+from bayeswise.bench.summary import counting, summaries
 from bayeswise.bench.tables import Score, runs, verdicts
 from tests.bench.lines import line, splits
 
@@ -47,7 +47,23 @@ def test_the_last_line_of_a_split_wins():
     old, new = splits([1.0, 2.0, 6.0], [0.0] * 3), splits([4.0], [0.0], run="b", seconds=10.0)
     (found,) = summaries(old + new)
     assert found["n_splits"] == 3 and found["rmse"] == 4.0  # of 4, 2 and 6
-    assert [each["run"] for each in latest(old + new)] == ["b", "a", "a"]
+    assert [each["run"] for each in counting(old + new)] == ["b", "a", "a"]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_short_trial_does_not_enter_the_mean_of_the_whole_run(order: int):
+    whole, trial = splits([1.0, 2.0, 6.0], [0.0] * 3), splits([99.0], [0.0], steps=2)
+    (found,) = summaries([*whole, *trial][::order])
+    assert found["n_splits"] == 3 and found["rmse"] == 3.0
+    (again,) = summaries([*trial, *splits([5.0], [0.0])])
+    assert again["rmse"] == 5.0  # of equals the last
+
+
+def test_seeds_of_a_split_share_its_test_rows():
+    twice = splits([1.0, 2.0, 6.0], [0.0] * 3) + splits([3.0, 2.0], [0.0] * 2, seed=1)
+    (found,) = summaries(twice)
+    assert found["n_splits"] == 3 and found["rmse"] == pytest.approx((2 + 2 + 6) / 3, rel=1e-14)
+    assert found["rmse_se"] == pytest.approx(math.sqrt(16 / 3 / 3), rel=1e-14)  # the variance is 16 / 3
 
 
 def test_seeds_are_averaged_like_splits():
@@ -220,9 +236,3 @@ def test_what_is_missing_is_said():
     lines += [line(n, task="classification", method="map") for n in findings.EXPECTED["classification"][0]]
     text = findings.missing("classification", runs(lines))
     assert text == "Not run yet: BALI, paper: FashionMNIST; MC dropout, paper: all data sets."
-
-
-def test_a_mean_over_different_configurations_is_a_warning():
-    lines = [line(), line(split=1, configuration={"step_size": 0.1})]
-    assert findings.mixed(runs(lines)).endswith("averaged: Yacht (BALI, paper).")
-    assert findings.mixed(runs([line(), line(split=1)])) == ""

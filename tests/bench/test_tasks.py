@@ -209,13 +209,20 @@ def test_every_task_takes_every_method(task: str, method: str, small: Path):
     found = runner.run(request, lambda _: None)
     assert all(one["method"] == method and one["n_splits"] == 2 for one in found)
     expected = {"reparametrisation": 3 if method == "bali" else 2 if method == "bbb" else 1}
-    assert len(found) == expected.get(task, 3 if (task, method) == ("synthetic", "bbb") else 1)
+    assert len(found) == expected.get(task, 1)
     for line in results.read(small / "out" / f"{task}.jsonl"):
         assert all(math.isfinite(value) for value in line["metrics"].values()), line["metrics"]
         if task in ("convergence", "reparametrisation"):
             assert line["curve"]["step"][-1] == 6 and line["curve"]["test_nll"][-1] == pytest.approx(
                 line["metrics"]["nll"], abs=1e-4
             )
+
+
+def test_bayes_by_backprop_has_three_weights_of_the_divergence(small: Path):
+    made = Request("synthetic", "bbb", small / "out", small, ("two_moons",), steps=6, progress=False)
+    assert [one["settings"] for one in runner.run(made, lambda _: None)] == ["kl=1", "kl=0.1", "kl=0.001"]
+    with pytest.raises(ValueError, match="no paper settings for map; use --settings default"):
+        runner.run(replace(made, method="map"), lambda _: None)
 
 
 def test_tasks_share_a_trained_network(small: Path, monkeypatch):

@@ -141,6 +141,32 @@ def test_learns(name: str):
     assert rmse < 0.3 < float(y.std()), rmse
 
 
+class Recurrent(nn.Module):
+    """What vmap cannot run when the recurrent weights have members."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.memory, self.head = nn.LSTM(2, 4, batch_first=True), nn.Linear(4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.memory(x)[0][:, -1])
+
+
+@methods
+@pytest.mark.filterwarnings("ignore::bayeswise.fitting.FixedParametersWarning")
+def test_a_recurrent_module_trains_and_predicts(name: str, tmp_path):
+    rng = torch.Generator().manual_seed(0)
+    x, y = torch.randn(9, 3, 2, generator=rng), torch.randn(9, 1, generator=rng)
+    posterior = fit(name, model=Recurrent(), data=(x, y), steps=3)
+    assert posterior.predict(x, S).draws.shape == (S, 9, 1)
+    posterior.save(tmp_path / "saved")
+    assert torch.equal(bits(bw.load(tmp_path / "saved", Recurrent()), x), bits(posterior, x))
+    members = fit(
+        name, model=Recurrent(), data=(x.expand(2, *x.shape), y.expand(2, *y.shape)), steps=3, members=2
+    )
+    assert members.predict(x.expand(2, *x.shape), S).mean.shape == (2, 9, 1)
+
+
 # ---------------------------------------------------------------------------------------------- determinism
 
 

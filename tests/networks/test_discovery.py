@@ -150,6 +150,10 @@ def test_tied_parameters_are_refused_by_name():
     with pytest.raises(ValueError, match='layers "0" and "2" share a parameter.*select'):
         look(model)
     assert [layer.name for layer in look(model, ["3"]).layers] == ["3"]
+    words = nn.Sequential(nn.Linear(I, I), nn.Embedding(I, I))
+    words[1].weight = words[0].weight  # not only layers that can be inferred
+    with pytest.raises(ValueError, match='layers "0" and "1" share a parameter.*select'):
+        look(words)
 
 
 def test_one_module_used_twice_is_one_layer():

@@ -131,7 +131,7 @@ def _files(directory: Path) -> dict[str, Path]:
 def _found(name: str, files: dict[str, Path]) -> str | None:
     """The name that is meant: in any case, with hyphens, a second name, or the stem of the file."""
     by_name = {path.stem.lower(): known for known, path in files.items()}
-    by_name |= {known.lower(): known for known in files}
+    by_name |= {form: known for known in files for form in (known.lower().replace("-", "_"), known.lower())}
     plain = name.lower().replace("-", "_")
     forms = (name, name.lower(), plain, SECOND_NAMES.get(plain, ""), SHORT_NAMES.get(plain, ""))
     return name if name in files else next((by_name[form] for form in forms if form in by_name), None)

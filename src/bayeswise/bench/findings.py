@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -46,18 +45,6 @@ def _which(left: Sequence[str], wanted: set[str]) -> str:
 def _ordered(names: Iterable[str]) -> list[str]:
     order = list(DATASETS.values())
     return sorted(names, key=lambda name: (order.index(name) if name in order else len(order), name))
-
-
-def mixed(found: Iterable[Run]) -> str:
-    """A warning where one mean is over lines of different configurations."""
-    names = [
-        f"{run.place} ({label(run.key)})" for run in found if len({_made(line) for line in run.lines}) > 1
-    ]
-    return f"Attention, lines of different configurations are averaged: {', '.join(names)}." if names else ""
-
-
-def _made(line: Mapping[str, Any]) -> str:
-    return json.dumps([line.get("steps"), line.get("draws"), line.get("configuration")], sort_keys=True)
 
 
 def uci(found: Sequence[Run]) -> Iterator[str]:

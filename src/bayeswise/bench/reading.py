@@ -26,7 +26,9 @@ class Stored:
 def read(results: Path) -> Stored:
     """Every line of every *.jsonl file in a folder; a line without a task is another kind of record."""
     if not results.is_dir():
-        raise FileNotFoundError(f'no folder "{results}"; name the one that `bayeswise bench run --out` wrote')
+        raise files.ResultsError(
+            f'no folder "{results}"; name the one that `bayeswise bench run --out` wrote'
+        )
     lines: list[Line] = []
     left_out: Counter[str] = Counter()
     for file in sorted(results.glob("*.jsonl")):

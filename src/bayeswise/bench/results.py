@@ -61,7 +61,10 @@ def _whole(stream: Any) -> int:
 
 
 def _parsed(file: Path) -> Iterator[Line]:
-    text = file.read_text(encoding="utf-8")
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ResultsError(f"{file} is no text of JSON lines ({error}); move it away") from None
     for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
         try:
             value = json.loads(line)

@@ -10,6 +10,7 @@ from bayeswise.likelihoods import Gaussian
 from bayeswise.predictive import Predictive
 
 Metrics = dict[str, float]
+ROUNDING = 1e-9  # a smaller entropy is one of rounding: a single network has no mutual information
 
 
 def regression(prediction: Predictive, y: Tensor) -> list[Metrics]:
@@ -68,7 +69,7 @@ def separation(inside: Predictive, outside: Predictive) -> Metrics:
     """
     found: Metrics = {}
     for name, of in (("entropy", Predictive.entropy), ("mutual_information", Predictive.mutual_information)):
-        a, b = of(inside), of(outside)
+        a, b = (torch.where((value := of(p)) > ROUNDING, value, 0.0) for p in (inside, outside))
         score, known = -cat([a, b]), cat([ones(len(a)), zeros(len(b))])
         found[f"auroc_{name}"] = float(metrics.auroc(score, known))
         found[f"fpr95_{name}"] = float(metrics.fpr95(score, known))

@@ -68,21 +68,13 @@ def _text(*paragraphs: str) -> str:
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 
-def _state(task: str, found: Sequence[Run]) -> str:
-    """What is missing and what to distrust."""
-    return _text(findings.missing(task, found), findings.mixed(found))
-
-
-# -------------------------------------------------------------------------------------------------- the tasks
-
-
 def uci(found: Sequence[Run]) -> Iterator[Section]:
     """Tables 1 and 7 with our columns, further scores, and dots for every data set."""
     title = TITLES["uci"]
     known = "The paper's columns are its Tables 1 and 7; ours are named by method and settings."
     summary = " ".join(findings.uci(found))
     rmse = wide(found, "rmse", "Test RMSE, lower is better (the paper's Table 1).")
-    text = _text(known, tables.REPRODUCTION, summary, _state("uci", found))
+    text = _text(known, tables.REPRODUCTION, summary, findings.missing("uci", found))
     yield Section(f"{title}: RMSE", text, (), rmse)
     ll = wide(found, "ll", "Test log likelihood per row, higher is better (the paper's Table 7).")
     yield Section(f"{title}: log likelihood", "LL is that of the mixture over all draws.", (), ll)
@@ -103,7 +95,7 @@ def classification(found: Sequence[Run]) -> Iterator[Section]:
     )
     summary = " ".join(findings.classification(found))
     pictures = _pictures(figures.reliability(runs) for runs in by_place(found).values())
-    text = _text(text, summary, _state("classification", found))
+    text = _text(text, summary, findings.missing("classification", found))
     yield Section(TITLES["classification"], text, pictures, long(found))
 
 
@@ -124,7 +116,7 @@ def reparametrisation(found: Sequence[Run]) -> Iterator[Section]:
 
 def _curves(task: str, text: str, found: Sequence[Run]) -> Section:
     pictures = _pictures(figures.curves(runs, task) for runs in by_place(found).values())
-    return Section(TITLES[task], _text(text, _state(task, found)), pictures, long(found))
+    return Section(TITLES[task], _text(text, findings.missing(task, found)), pictures, long(found))
 
 
 def ood(found: Sequence[Run]) -> Iterator[Section]:
@@ -134,13 +126,13 @@ def ood(found: Sequence[Run]) -> Iterator[Section]:
         "is the less certain one. FPR95: foreign rows taken for known where 95 % of the known ones are."
     )
     pictures = [scenes.operating_curves(found), *map(scenes.histograms, by_place(found).values())]
-    text = _text(text, *findings.ood(found), _state("ood", found))
+    text = _text(text, *findings.ood(found), findings.missing("ood", found))
     yield Section(TITLES["ood"], text, _pictures(pictures), long(found))
 
 
 def synthetic(found: Sequence[Run]) -> Iterator[Section]:
     """A section per data set: BALI (Fig. 1) beside Bayes by Backprop at three KL weights (Fig. 4 to 6)."""
-    state = _state("synthetic", found)
+    state = findings.missing("synthetic", found)
     for place, runs in by_place(found).items():
         text = _text(*findings.synthetic(runs), state)
         yield Section(f"{TITLES['synthetic']}: {place}", text, _pictures([scenes.scene(runs)]), long(runs))
@@ -149,7 +141,7 @@ def synthetic(found: Sequence[Run]) -> Iterator[Section]:
 
 def _plain(task: str, found: Sequence[Run]) -> Section:
     """A task that this page knows nothing about."""
-    return Section(f"Task {task}", findings.mixed(found), (), long(found))
+    return Section(f"Task {task}", "", (), long(found))
 
 
 # ----------------------------------------------------------------------------------------------- the settings

@@ -2,35 +2,46 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Line = Mapping[str, Any]
 
+ALIKE = ("configuration", "network", "steps", "draws", "data")  # of lines that may be averaged
 GROUP = ("task", "dataset", "other", "method", "settings")  # `other`: the data set that a task compares with
 
 
-def latest(lines: Iterable[Line]) -> list[Line]:
-    """The last line of every split and seed: what a later run has done again replaces the earlier."""
-    return list({(*_group(line), line.get("seed"), line.get("split")): line for line in lines}.values())
-
-
 def grouped(lines: Iterable[Line]) -> dict[tuple[Any, ...], list[Line]]:
-    """The latest lines of every task, data set, method and settings, in the order of their first."""
+    """The lines that count of every task, data set, method and settings, in the order of their first."""
     groups: dict[tuple[Any, ...], list[Line]] = {}
-    for line in latest(lines):
+    for line in lines:
         groups.setdefault(_group(line), []).append(line)
-    return groups
+    return {key: counting(members) for key, members in groups.items()}
+
+
+def counting(lines: Sequence[Line]) -> list[Line]:
+    """The last line of every split and seed, of one configuration: what is averaged was trained alike.
+
+    Where there are several (a short trial beside the whole run), it is the one with most lines, and of equals
+    the last.
+    """
+    alike: dict[str, dict[tuple[Any, Any], Line]] = {}
+    for line in lines:
+        kind = json.dumps([line.get(key) for key in ALIKE], sort_keys=True, default=str)
+        own = alike.pop(kind, {})  # to the end: it is the last now
+        alike[kind] = own | {(line.get("seed"), line.get("split")): line}
+    return list(max(reversed(alike.values()), key=len).values())
 
 
 def summaries(lines: Iterable[Line]) -> list[dict[str, Any]]:
     """One object per data set, method and settings: every metric's mean and standard error over its lines.
 
     The keys are `task, dataset, method, settings, n_splits`, then `rmse, rmse_se` and so on for every metric,
-    then `seconds`. `n_splits` counts the lines: several seeds of a split are several lines. A standard error
-    is the sample deviation / √n, and None where there is one line only. `seconds` adds the training of all
-    runs; the lines of splits that were trained together carry the same time, which counts once.
+    then `seconds`. Several seeds of a split are averaged first, for they share its test rows; where there is
+    one split only, the seeds are what is counted. A standard error is the sample deviation / √n, and None for
+    one value. `seconds` adds the training of all runs; splits trained together count once.
     """
     return [summary(members) for members in grouped(lines).values()]
 
@@ -38,12 +49,21 @@ def summaries(lines: Iterable[Line]) -> list[dict[str, Any]]:
 def summary(lines: Sequence[Line]) -> dict[str, Any]:
     """The object of one group of lines; see `summaries`."""
     result = {key: lines[0][key] for key in GROUP if key in lines[0]}
-    result["n_splits"] = len(lines)
+    result["n_splits"] = len(units(lines))
     for name in _metrics(lines):
-        values = [float(line["metrics"][name]) for line in lines if _is_number(line["metrics"].get(name))]
+        found = ([v for line in unit if _is_number(v := line["metrics"].get(name))] for unit in units(lines))
+        values = [mean(seeds) for seeds in found if seeds]
         result[name], result[f"{name}_se"] = mean(values), standard_error(values)
     result["seconds"] = seconds(lines)
     return result
+
+
+def units(lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines of every split; of every seed, where there is one split only."""
+    by_split: dict[Any, list[Line]] = {}
+    for line in lines:
+        by_split.setdefault(line.get("split"), []).append(line)
+    return list(by_split.values()) if len(by_split) > 1 else [[line] for line in lines]
 
 
 def mean(values: Sequence[float]) -> float:

@@ -196,7 +196,7 @@ def outputs(
         x = x.clone() if network.changes_input else x
         return as_rows(network.run(params, buffers, x))
     if not buffers:
-        return replace(network, constants={})(params, x, lead, x_lead)
+        return replace(network, constants={}, vectorised=network.vectorises_all)(params, x, lead, x_lead)
     shared = lead > x_lead
     return torch.stack(
         [
@@ -271,7 +271,7 @@ def diverged(method: Descender, what: str, steps: int) -> NumericalError:
 
 def bare(problem: Problem) -> Problem:
     """The problem as its posterior sees it, with all values of the network in the weights' distribution."""
-    return replace(problem, network=replace(problem.network, constants={}, layers=()))
+    return replace(problem, network=problem.network.bare())
 
 
 def training_notes(problem: Problem, state: Descent, what: str) -> tuple[str, ...]:

@@ -18,8 +18,11 @@ WIDE = 20_000  # weights of the largest layer from which a loop over members bea
 PROBES = (-1e3, -1e-3, 1e-3, 1e3)  # both signs, small and large
 
 
-def discover(module: nn.Module, x: Tensor, select: Select = None) -> Network:
-    """The network behind a module, run once on the example batch x (B, …) in eval mode."""
+def discover(module: nn.Module, x: Tensor, select: Select = None, members: bool = False) -> Network:
+    """The network behind a module, run once on the example batch x (B, …) in eval mode.
+
+    With `members` its inputs, too, will carry members.
+    """
     module = unwrap(module)
     dtype = compute_dtype(x, module)
     views = choose_layers(module, select)
@@ -33,7 +36,12 @@ def discover(module: nn.Module, x: Tensor, select: Select = None) -> Network:
     output_layer = _output_layer(out, calls, lambda name: _returned(module, views[name], values, x))
     network = Network(module, layers, constants, dtype, rows.shape[-1], output_layer, True)
     network = replace(network, changes_input=given._version > 0)
-    return replace(network, vectorised=_vectorised(network, x))
+    wholly = replace(network, constants={})
+    return replace(
+        network,
+        vectorised=_vectorised(network, network.layer_parameters(), x, members),
+        vectorises_all=_vectorised(wholly, values, x, members),
+    )
 
 
 def _values(module: nn.Module, dtype: torch.dtype) -> Params:
@@ -116,14 +124,14 @@ def _output_layer(out: Tensor, calls: dict[str, list[Tensor]], returned: Callabl
     return None
 
 
-def _vectorised(network: Network, x: Tensor) -> bool:
-    """Whether members go through vmap: a fixed rule, so that a resumed run takes the same way."""
+def _vectorised(network: Network, values: Params, x: Tensor, members: bool) -> bool:
+    """Whether members of these values go through vmap: a fixed rule, the same when a run is resumed."""
     if not network.layers or max(layer.inputs * layer.outputs for layer in network.layers) > WIDE:
         return False
-    params = {name: torch.stack([v, v]) for name, v in network.layer_parameters().items()}
+    params = {name: torch.stack([v, v]) for name, v in values.items()}
     try:
         with torch.no_grad():
-            network(params, x, lead=1)
+            network(params, torch.stack([x, x]) if members else x, lead=1, x_lead=int(members))
     except RuntimeError:  # data-dependent branches, in-place updates, modules that vmap does not know
         return False
     return True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -71,6 +71,7 @@ class Network:
     output_layer: str | None  # the layer whose output is the module's output, if there is one
     vectorised: bool  # members by vmap, else one after another
     changes_input: bool = False  # the module's forward works in place on its input: it gets a copy
+    vectorises_all: bool = False  # vmap also runs it where all its values have members
     cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)  # what was found out once
 
     @property
@@ -83,6 +84,10 @@ class Network:
         """The parameters that belong to no chosen layer, with their sizes."""
         own = dict(self.module.named_parameters())
         return {name: own[name].numel() for name in self.constants if name in own}
+
+    def bare(self) -> Network:
+        """The network without values of its own: all of them come with the parameters."""
+        return replace(self, constants={}, layers=(), vectorised=self.vectorises_all)
 
     def layer_parameters(self) -> Params:
         """The module's present values of the chosen layers' parameters: copies."""
@@ -192,12 +197,12 @@ def choose_layers(module: nn.Module, select: Select) -> dict[str, LayerView]:
 
 def _untied(views: dict[str, LayerView], modules: dict[str, nn.Module]) -> dict[str, LayerView]:
     owner: dict[int, str] = {}
-    for name in views:
-        for parameter in modules[name].parameters(recurse=False):
+    for name, module in modules.items():
+        for parameter in module.parameters(recurse=False):
             other = owner.setdefault(id(parameter), name)
-            if other != name:
+            if other != name and (other in views or name in views):
                 raise ValueError(
-                    f'layers "{other}" and "{name}" share a parameter, which layerwise inference does not '
-                    "support: untie them, or use one layer twice, or pass select=… to leave both out"
+                    f'layers "{other}" and "{name}" share a parameter, but a layer that is inferred needs '
+                    "its own: untie them, or use one layer twice, or pass select=… to leave both out"
                 )
     return views

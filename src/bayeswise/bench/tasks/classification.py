@@ -23,7 +23,7 @@ class Classification:
     def jobs(self, request: Request) -> Iterator[Job]:
         """Five splits of a table, three seeds of an image set."""
         for dataset in datasets_of(request, self, "classification"):
-            splits = request.splits or (SEEDS if len(dataset.train) == 1 else SPLITS)
+            splits = request.splits or (SEEDS if len(dataset.train) == 1 else min(SPLITS, len(dataset.train)))
             yield from jobs_of(request, dataset, splits, DRAWS)
 
     def watch(self, job: Job) -> Watch:

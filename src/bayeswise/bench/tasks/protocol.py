@@ -49,7 +49,9 @@ def jobs_of(request: Request, dataset: Dataset, splits: int, draws: int) -> Iter
         for seed in range(request.seed, request.seed + splits):
             yield job_of(request, dataset, (0,), seed, draws, batched=False)
         return
-    wanted = range(min(splits, len(dataset.train)))
+    if splits > len(dataset.train):
+        raise ValueError(f"data set {dataset.name} has {len(dataset.train)} splits; {splits} were asked for")
+    wanted = range(splits)
     made = recipe(dataset, request.method, request.settings, request.steps)
     if max(a * b for a, b in zip(made.sizes, made.sizes[1:], strict=False)) > WIDE:
         groups = [(split,) for split in wanted]
@@ -87,8 +89,10 @@ def job_of(
 
 def datasets_of(request: Request, task: Task, kind: str) -> Iterator[Dataset]:
     """The data sets that are asked for, by default the paper's, one at a time."""
-    for name in request.datasets or task.datasets:
-        dataset = load(name, request.data_dir)
+    found = [load(name, request.data_dir) for name in request.datasets or task.datasets]  # before any trains
+    for dataset in found:
         if dataset.kind != kind:
-            raise ValueError(f"data set {name} is for {dataset.kind}; task {request.task} needs {kind}")
-        yield dataset
+            raise ValueError(
+                f"data set {dataset.name} is for {dataset.kind}; task {request.task} needs {kind}"
+            )
+    yield from found

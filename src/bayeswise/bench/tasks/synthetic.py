@@ -67,7 +67,7 @@ def _jobs(request: Request, name: str, seed: int) -> Iterator[Job]:
             made,
             *rows,
             draws=DRAWS,
-            data=f"drawn with seed {seed}",
+            data="drawn with the seed",
             batched=False,
             extra={"problem": problem},
         )
@@ -77,14 +77,17 @@ def _methods(request: Request, name: str) -> Iterator[tuple[str, Any]]:
     """The settings of a method with their names."""
     if request.method not in METHODS:
         raise ValueError(f"there is no method {request.method!r}; there are {', '.join(METHODS)}")
-    if request.method == "bbb":
+    if request.settings == "default":
+        yield "default", METHODS[request.method]()
+    elif request.settings != "paper" or request.method not in ("bali", "bbb"):
+        asked = f"{request.settings} settings for {request.method}"
+        raise ValueError(f"task synthetic has no {asked}; use --settings default")
+    elif request.method == "bbb":
         for weight in KL_WEIGHTS:
             yield f"kl={weight:g}", METHODS["bbb"](kl_weight=weight, steps=BBB_STEPS)
-    elif request.method == "bali" and request.settings == "paper":
+    else:
         own = Settings()
         yield "paper", {"sinc": own.sinc, "sines_trend": own.sines, "two_moons": own.moons}[name]
-    else:
-        yield "default", METHODS[request.method]()
 
 
 def _curve(problem: Curve, posterior: Posterior, draws: int) -> dict[str, Any]:
