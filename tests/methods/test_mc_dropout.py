@@ -129,6 +129,7 @@ def test_without_masks_it_is_map(likelihood, members: int | None):
     for name, value in point.sample(1).items():
         assert torch.equal(found.sample(1)[name], value)
     assert torch.equal(found.predict(x, 1).draws, point.predict(x, 1).draws)
+    assert torch.equal(found.predict(x, 1).std, point.predict(x, 1).std)  # the noise, too
     assert "no input is masked" in found.summary()
 
 

@@ -33,6 +33,7 @@ BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Adam's
 NOISE_RATE = 0.02  # of the moving average of the residuals
 NOISE_FLOOR = 1e-6  # of the noise variance, in standardised units
 
+Marks = Callable[[Tensor], Params]
 Pass = Callable[[Params], tuple[Tensor, Tensor | float]]  # outputs (…, B, O), and a penalty to be added
 
 
@@ -238,16 +239,26 @@ def _covariance(residual: Tensor) -> Tensor:
     return r.mT @ r / r.shape[-2] + NOISE_FLOOR * eye  # (…, O, O)
 
 
-def residual_covariance(method: Descender, problem: Problem, state: Descent, data: Data) -> Tensor | None:
-    """The noise (…, O, O) that the residuals of all rows show in eval mode; None where it is known."""
+def residual_covariance(
+    method: Descender,
+    problem: Problem,
+    state: Descent,
+    data: Data,
+    marks: Marks = lambda x: {},
+    passes: int = 1,
+) -> Tensor | None:
+    """The noise (…, O, O) that the residuals of all rows show in eval mode; None where it is known.
+
+    `marks` gives what else acts on the rows of a batch (masks), anew in each of so many passes.
+    """
     if not problem.infers_noise:
         return None
     x_lead = len(problem.lead)
     lead = state.noise.dim() - 2
     total, rows = torch.zeros_like(state.noise), 0
     with torch.no_grad(), in_mode(problem.network.module, False):
-        for x, y in data.ordered():
-            f = outputs(problem.network, state.params, state.buffers, x, lead, x_lead)
+        for x, y in (batch for _ in range(passes) for batch in data.ordered()):
+            f = outputs(problem.network, state.params | marks(x), state.buffers, x, lead, x_lead)
             total, rows = total + _covariance(y - f) * f.shape[-2], rows + f.shape[-2]
     if not bool(total.isfinite().all()):
         raise diverged(method, "the residuals are", int(state.step))

@@ -5,7 +5,8 @@
     p(y | x) = mean_s p(y | f(x; w, m_s))                             one mask m_s for all rows of a draw
 
 p `rate`, λ `precision`. Gal's length scale l and noise precision τ: λ = (1 - p) l², with `Gaussian(1 / τ)` as
-the likelihood. The noise of `Gaussian()` is the moving average of the squared residuals under masks.
+the likelihood. The noise of `Gaussian()` is that of the residuals under masks: a moving average during
+training, one pass over all rows at the end.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from bayeswise.methods.gradient import (
     check_settings,
     descend,
     outputs,
+    residual_covariance,
     starting_values,
     training_notes,
 )
@@ -36,6 +38,8 @@ from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 from bayeswise.weights import Dropped, draw_masks
 
+NOISE_ROWS = 4000  # masked rows under which the noise is measured, at least
+SEED = 0  # of the masks under which the noise is measured
 RATE = 0.1  # where neither the method nor the module says another
 CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)  # these drop all of a channel
 
@@ -116,11 +120,16 @@ class MCDropout:
         return descend(self, problem, state, y, rng, run, self.precision / problem.n)  # λ / N
 
     def posterior(self, problem: Problem, state: Descent, data: Data) -> Posterior:
-        """The weights with masks to be drawn, and the noise of the last steps."""
+        """The weights with masks to be drawn, and the noise that all rows show, each under a mask."""
         values, places = all_values(self, state), self.places(problem, data.example[0])
         rates = {place.key: place.rate for place in places}
         shapes = {place.key: (*problem.lead, *place.shared) for place in places}
-        weights = Dropped(values, rates, shapes, state.noise.clone() if problem.infers_noise else None)
+        rng = Generator(problem.network.device).manual_seed(SEED)
+        passes = -(-NOISE_ROWS // problem.n) if places else 1
+        noise = residual_covariance(
+            self, problem, state, data, lambda x: self._masks(problem, x, rng), passes
+        )
+        weights = Dropped(values, rates, shapes, noise)
         notes = training_notes(problem, state, "one network with masks on its inputs,")
         return Posterior(bare(problem), weights, "MC dropout", notes + (_where(places),))
 
