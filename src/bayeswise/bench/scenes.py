@@ -61,7 +61,7 @@ def _one_legend(axes: Sequence[Axes], used: int) -> None:
     """One legend above the figure instead of one in every panel."""
     figure: Any = axes[0].figure
     handles, names = axes[0].get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside upper left", ncols=len(names))
+    figure.legend(handles, names, loc="outside upper left", ncols=len(names) if used > 1 else 3)
     for ax in axes[:used]:
         legend = ax.get_legend()
         if legend:
