@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -130,8 +131,9 @@ def _vectorised(network: Network, values: Params, x: Tensor, members: bool) -> b
         return False
     params = {name: torch.stack([v, v]) for name, v in values.items()}
     try:
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.filterwarnings("error", "There is a performance drop")  # vmap would loop by itself
             network(params, torch.stack([x, x]) if members else x, lead=1, x_lead=int(members))
-    except RuntimeError:  # data-dependent branches, in-place updates, modules that vmap does not know
+    except (RuntimeError, UserWarning):  # branches on data, in-place updates, modules unknown to vmap
         return False
     return True
