@@ -2,8 +2,8 @@
 
 `paper` is what the paper prints with decisions 5 to 9 and 17 of our reading (docs/decisions.md): the noise
 floor 0.01², the first layer as printed for the UCI tables, N_eff = 0.2 N on MNIST and FashionMNIST. `printed`
-takes the printed figure in both of these. `reproduction` is `paper` with the one change that brings most
-cells of the UCI tables within reach of the paper's (docs/reproduction.md). `default` is the method without
+takes the printed figure in both of these. `reproduction` is `paper` with step size 1, tried because it brings
+Protein to the paper's figures (docs/reproduction.md says at what price). `default` is the method without
 arguments on the same network.
 """
 
