@@ -28,6 +28,7 @@ from torch import Generator, Size, Tensor
 from bayeswise.methods.forward import Forward, LocalReparametrisation, WeightNoise
 from bayeswise.methods.gradient import (
     Descent,
+    GradientMethod,
     all_values,
     bare,
     check_settings,
@@ -38,7 +39,7 @@ from bayeswise.methods.gradient import (
     starting_values,
     training_notes,
 )
-from bayeswise.methods.protocol import Batch, Data, Info, Steps
+from bayeswise.methods.protocol import Batch, Data, Info
 from bayeswise.methods.schedules import Cosine, Schedule
 from bayeswise.networks import Network, Params, call_shapes, noise_keys
 from bayeswise.posterior import Posterior
@@ -79,7 +80,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class BayesByBackprop:
+class BayesByBackprop(GradientMethod):
     """Independent Gaussian weights, fitted by the gradient of the evidence bound.
 
     `forward` is `WeightNoise()`, one network for each batch, or `LocalReparametrisation()`, where chosen
@@ -118,23 +119,9 @@ class BayesByBackprop:
             raise ValueError(f'BayesByBackprop: start is "model" or "draw", not {self.start!r}')
 
     @property
-    def standardises(self) -> bool:
-        """The module's weights are taken as a start, not as a trained model."""
-        return True
-
-    @property
-    def infers_all(self) -> bool:
-        """All parameters that require a gradient are inferred, whatever layers were selected."""
-        return True
-
-    @property
     def starts_from_model(self) -> bool:
         """The first means are the module's or drawn."""
         return self.start == "model"
-
-    def plan(self, problem: Problem) -> Steps:
-        """So many steps over reshuffled data."""
-        return Steps(self.steps)
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> Descent:
         """Means as `start` says, all with the same small standard deviation."""

@@ -19,6 +19,7 @@ from torch import Generator, Tensor
 
 from bayeswise.methods.gradient import (
     Descent,
+    GradientMethod,
     all_values,
     bare,
     check_settings,
@@ -29,7 +30,7 @@ from bayeswise.methods.gradient import (
     starting_values,
     training_notes,
 )
-from bayeswise.methods.protocol import Batch, Data, Info, Steps
+from bayeswise.methods.protocol import Batch, Data, Info
 from bayeswise.methods.schedules import Cosine, Schedule
 from bayeswise.networks import Params
 from bayeswise.posterior import Posterior
@@ -38,7 +39,7 @@ from bayeswise.weights import Particles
 
 
 @dataclass(frozen=True)
-class Ensemble:
+class Ensemble(GradientMethod):
     """Networks trained by Adam from independent starts, in one batched run.
 
     Every parameter that requires a gradient trains. Those of linear layers and convolutions start from fresh
@@ -58,23 +59,9 @@ class Ensemble:
             raise ValueError(f"Ensemble: members must be at least 1, not {self.members}")
 
     @property
-    def standardises(self) -> bool:
-        """The weights are drawn, not trained in units of their own."""
-        return True
-
-    @property
-    def infers_all(self) -> bool:
-        """All parameters that require a gradient train, whatever layers were selected."""
-        return True
-
-    @property
     def starts_from_model(self) -> bool:
         """The chosen layers start from fresh draws."""
         return False
-
-    def plan(self, problem: Problem) -> Steps:
-        """So many steps over reshuffled data."""
-        return Steps(self.steps)
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> Descent:
         """Fresh weights for every member."""

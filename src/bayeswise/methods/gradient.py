@@ -22,7 +22,7 @@ from torch import Generator, Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from bayeswise.linalg import NumericalError
-from bayeswise.methods.protocol import Data, Info
+from bayeswise.methods.protocol import Data, Info, Steps
 from bayeswise.methods.schedules import Schedule
 from bayeswise.networks import Network, Params, in_mode
 from bayeswise.networks.network import as_rows
@@ -98,6 +98,31 @@ class Descender(Protocol):
     def steps(self) -> int:
         """How many steps."""
         ...
+
+
+class GradientMethod:
+    """What all methods that follow gradients answer alike."""
+
+    steps: int
+
+    @property
+    def standardises(self) -> bool:
+        """Weights are a start or drawn, not those of a model trained in units of its own."""
+        return True
+
+    @property
+    def infers_all(self) -> bool:
+        """All parameters that require a gradient are inferred, whatever layers were selected."""
+        return True
+
+    @property
+    def starts_from_model(self) -> bool:
+        """The module's weights are the first ones."""
+        return True
+
+    def plan(self, problem: Problem) -> Steps:
+        """So many steps over reshuffled data."""
+        return Steps(self.steps)
 
 
 def check_settings(method: Descender) -> None:

@@ -14,6 +14,7 @@ from torch import Generator, Tensor
 
 from bayeswise.methods.gradient import (
     Descent,
+    GradientMethod,
     all_values,
     bare,
     check_settings,
@@ -23,7 +24,7 @@ from bayeswise.methods.gradient import (
     starting_values,
     training_notes,
 )
-from bayeswise.methods.protocol import Batch, Data, Info, Steps
+from bayeswise.methods.protocol import Batch, Data, Info
 from bayeswise.methods.schedules import Cosine, Schedule
 from bayeswise.networks import Params
 from bayeswise.posterior import Posterior
@@ -32,7 +33,7 @@ from bayeswise.weights import Point
 
 
 @dataclass(frozen=True)
-class MAP:
+class MAP(GradientMethod):
     """The most probable weights, found by Adam.
 
     It trains every parameter that requires a gradient, not only those of selected layers; the others stay as
@@ -46,25 +47,6 @@ class MAP:
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
         check_settings(self)
-
-    @property
-    def standardises(self) -> bool:
-        """The module's weights are taken as a start, not as a trained model."""
-        return True
-
-    @property
-    def infers_all(self) -> bool:
-        """All parameters that require a gradient train, whatever layers were selected."""
-        return True
-
-    @property
-    def starts_from_model(self) -> bool:
-        """The module's weights are the first ones."""
-        return True
-
-    def plan(self, problem: Problem) -> Steps:
-        """So many steps over reshuffled data."""
-        return Steps(self.steps)
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> Descent:
         """The module's present weights."""

@@ -22,6 +22,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from bayeswise.methods.gradient import (
     Descent,
+    GradientMethod,
     all_values,
     bare,
     check_settings,
@@ -31,7 +32,7 @@ from bayeswise.methods.gradient import (
     starting_values,
     training_notes,
 )
-from bayeswise.methods.protocol import Batch, Data, Info, Steps
+from bayeswise.methods.protocol import Batch, Data, Info
 from bayeswise.methods.schedules import Cosine, Schedule
 from bayeswise.networks import Network, Params, mask_key
 from bayeswise.posterior import Posterior
@@ -64,7 +65,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class MCDropout:
+class MCDropout(GradientMethod):
     """Dropout that stays on: one network for each mask.
 
     Every parameter that requires a gradient trains. Masks act where the module has Dropout layers, or, if it
@@ -82,25 +83,6 @@ class MCDropout:
         check_settings(self)
         if self.rate is not None and not 0 <= self.rate < 1:
             raise ValueError(f"MCDropout: rate must be at least 0 and below 1, not {self.rate}")
-
-    @property
-    def standardises(self) -> bool:
-        """The module's weights are taken as a start, not as a trained model."""
-        return True
-
-    @property
-    def infers_all(self) -> bool:
-        """All parameters that require a gradient train, whatever layers were selected."""
-        return True
-
-    @property
-    def starts_from_model(self) -> bool:
-        """The module's weights are the first ones."""
-        return True
-
-    def plan(self, problem: Problem) -> Steps:
-        """So many steps over reshuffled data."""
-        return Steps(self.steps)
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> Descent:
         """The module's present weights."""
