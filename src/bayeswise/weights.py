@@ -54,7 +54,11 @@ class Point:
 
     params: Params  # and the buffers that belong to them (…)
     covariance: Tensor | None  # (…, O, O)
-    distinct = 1
+
+    @property
+    def distinct(self) -> int:
+        """One."""
+        return 1
 
     def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
         """None: all draws share the noise."""
@@ -85,11 +89,10 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Particles:
+class Particles(Point):
     """Mass on E values in equal shares: what an ensemble finds. Draws go through them in order."""
 
-    params: Params  # and the buffers that belong to them (E, …)
-    covariance: Tensor | None  # each one's own (E, …, O, O)
+    # params are (E, …), and each one's own covariance (E, …, O, O)
 
     @property
     def distinct(self) -> int:
@@ -112,19 +115,6 @@ class Particles:
     def noise(self) -> Tensor | None:
         """None: each has its own."""
         return None
-
-    def config(self) -> dict[str, Any]:
-        """Nothing but the kind."""
-        return {}
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The parameters under their own names."""
-        return _named("params/", self.params) | _noise(self.covariance)
-
-    @classmethod
-    def restore(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Particles:
-        """The inverse of `config` and `tensors`."""
-        return cls(_under("params/", tensors), tensors.get("noise"))
 
     def _first(self, values: Tensor, n: int) -> Tensor:
         return values[torch.arange(n, device=values.device) % self.distinct]
