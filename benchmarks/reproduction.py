@@ -7,8 +7,8 @@ r"""What moves BALI away from, or towards, the paper's UCI figures: one change a
 
 Every split's training rows are parted once more, nine to one; the smaller part is what the figures are for.
 No test row is read. A line that is already in the file is not computed again. The second form writes the
-tables of the page anew. `--times 1` trains as long as the paper does (20,000 steps, Protein 30,000), `--times 2`
-twice as long; otherwise it is `--steps`.
+tables of the page anew. `--times 1` trains as long as the paper does (20,000 steps, Protein 30,000),
+`--times 2` twice as long; otherwise it is `--steps`.
 """
 
 from __future__ import annotations
