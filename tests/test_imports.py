@@ -17,7 +17,7 @@ PACKAGE = SRC / "bayeswise"
 LAYERS = (
     "linalg",
     "distributions networks",
-    "problem likelihoods priors predictive weights posterior metrics saving storage "
+    "problem likelihoods priors predictive linearised weights posterior metrics saving storage "
     "randomness data training tables methods.protocol",
     "methods",
     "fitting estimators",
@@ -30,7 +30,9 @@ LAYERS = (
 RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row.split()}
 APART = frozenset({"distributions", "networks", "bench", "cli"})
 # Files of methods/ that hold no method but what methods have in common; so do names with an underscore.
-SHARED_BY_METHODS = frozenset({"protocol", "schedules", "forward", "updates", "gradient"})
+SHARED_BY_METHODS = frozenset(
+    {"protocol", "schedules", "forward", "updates", "gradient", "structures", "evidence"}
+)
 HEAVY = ("sklearn", "pandas", "scipy", "matplotlib")
 
 

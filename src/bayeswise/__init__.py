@@ -38,6 +38,8 @@ _WHERE = {
     "metrics": "metrics",
 }
 _ALSO = {"METHODS": "methods", "Predictive": "predictive", "Posterior": "posterior"}  # for types and tools
+_ALSO |= dict.fromkeys(("MonteCarlo", "Pairwise", "Probit", "Bridge"), "linearised")
+_ALSO |= dict.fromkeys(("GaussNewton", "MonteCarloFisher", "EmpiricalFisher"), "networks.curvature")
 
 __all__ = [*_WHERE, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -68,6 +70,10 @@ if TYPE_CHECKING:
     from bayeswise.likelihoods import Categorical as Categorical
     from bayeswise.likelihoods import Gaussian as Gaussian
     from bayeswise.linalg import NumericalWarning as NumericalWarning
+    from bayeswise.linearised import Bridge as Bridge
+    from bayeswise.linearised import MonteCarlo as MonteCarlo
+    from bayeswise.linearised import Pairwise as Pairwise
+    from bayeswise.linearised import Probit as Probit
     from bayeswise.methods import BALI as BALI
     from bayeswise.methods import MAP as MAP
     from bayeswise.methods import METHODS as METHODS
@@ -80,6 +86,9 @@ if TYPE_CHECKING:
     from bayeswise.methods.schedules import Constant as Constant
     from bayeswise.methods.schedules import Cosine as Cosine
     from bayeswise.methods.schedules import StepDecay as StepDecay
+    from bayeswise.networks.curvature import EmpiricalFisher as EmpiricalFisher
+    from bayeswise.networks.curvature import GaussNewton as GaussNewton
+    from bayeswise.networks.curvature import MonteCarloFisher as MonteCarloFisher
     from bayeswise.posterior import Posterior as Posterior
     from bayeswise.predictive import Predictive as Predictive
     from bayeswise.priors import FanIn as FanIn

@@ -282,7 +282,7 @@ def _warn_fixed(network: Network, method: Method[Any]) -> None:
 def fixed_text(network: Network, most: int) -> str:
     """Which parameters are not inferred, at most so many by name, and their share."""
     fixed = sum(network.fixed.values())
-    share = fixed / (fixed + sum(layer.inputs * layer.outputs for layer in network.layers))
+    share = fixed / (fixed + sum(layer.size for layer in network.layers))
     names = list(network.fixed)
     shown = ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
     return f"{share:.1%} of the parameters belong to no inferred layer and stay as they are: {shown}"

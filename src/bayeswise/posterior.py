@@ -12,11 +12,14 @@ import torch
 from torch import Generator, Tensor
 
 from bayeswise.likelihoods import Likelihood
-from bayeswise.networks import Params, evaluating
+from bayeswise.linearised import MANY_OUTPUTS, LinearisedPredictive, Noise, packed
+from bayeswise.networks import Network, Params, evaluating, row_counts
+from bayeswise.networks.curvature import backward
+from bayeswise.networks.tangent import Tangent
 from bayeswise.predictive import KeptDraws, Predictive, checked_rng, draw_count
 from bayeswise.problem import Problem
 from bayeswise.randomness import derived_seed
-from bayeswise.weights import WeightDistribution
+from bayeswise.weights import Curved, WeightDistribution
 
 MEMORY = 2**30  # bytes that the draws of a prediction may take
 DRAWS = 256
@@ -34,6 +37,7 @@ class Posterior:
     notes: tuple[str, ...] = ()
     seed: int = 0
     rescues: int = 0  # factorisations that needed jitter
+    log_evidence: Tensor | None = None  # log p(data) (…,), where the method knows it
 
     def sample(self, n: int, rng: Generator | None = None) -> Params:
         """Parameters (n, …) by their names in the module: those of the n networks that `draw` runs."""
@@ -53,8 +57,10 @@ class Posterior:
         """The predictive distribution of rows x (B, …), from n networks.
 
         Without `rng` the same networks answer every call. Draws that take more than `memory` bytes are not
-        kept: every statistic computes them again, block by block.
+        kept: every statistic computes them again, block by block. A linearised posterior needs no draws.
         """
+        if self.weights.tangent is not None:
+            return self._linearised(self.inputs(x), self.draw(n, rng), memory)
         functions, x = self.draw(n, rng), self.inputs(x)
         likelihood = self.likelihood(functions)
         network = self.problem.network
@@ -65,12 +71,44 @@ class Posterior:
             return Predictive(likelihood, KeptDraws(functions(x)))
         return Predictive(likelihood, RowBlocks(functions, x, max(1, memory // (4 * row_bytes))))
 
+    def _linearised(self, x: Tensor, functions: Functions, memory: int) -> Predictive:
+        """Exact means and covariances of the outputs; what has no closed form uses as many draws."""
+        source, link = GaussianRows(self, x, memory), self.weights.tangent
+        assert link is not None
+        draws = KeptDraws(torch.cat(list(source.blocks()), -2)) if source.bytes <= memory else source
+        return LinearisedPredictive(
+            self.likelihood(functions), draws, link, Noise(functions.n, functions.seed)
+        )
+
+    def function_covariance(self, x: Any) -> Tensor:
+        """The covariance (…, B·O, B·O) of all outputs at all rows together; row by row, output by output.
+
+        It holds an array of rows x outputs x weights: ask for few rows at a time.
+        """
+        weights, x = self.weights, self.inputs(x)
+        if weights.tangent is None or not isinstance(weights, Curved):
+            raise TypeError(f"{self.method} draws networks: their outputs have no covariance in closed form")
+        network, scale = self.problem.network, self.problem.units.scale
+        with evaluating(network.module):
+            done = backward(network, weights.values(network), x, len(self.problem.lead))
+            phi = weights.joint_features(done)  # (…, B, O, P)
+        phi = (phi * scale[..., None, :, None]).flatten(-3, -2)
+        return phi @ phi.mT
+
     def likelihood(self, functions: Functions) -> Likelihood:
         """The likelihood of these functions, in the user's units."""
         if not self.problem.infers_noise:
             return self.problem.likelihood
         noise = self.weights.noise()
         return self.problem.user_likelihood(functions.noise() if noise is None else noise)
+
+    @property
+    def network(self) -> Network:
+        """What runs the weights that are drawn: the network, or its linearisation."""
+        network, weights = self.problem.network, self.weights
+        if weights.tangent is None or not isinstance(weights, Curved):
+            return network
+        return Tangent.of(network, weights.centre(network))
 
     def inputs(self, x: Any) -> Tensor:
         """The user's rows, checked, in the network's precision and place."""
@@ -153,7 +191,7 @@ class Functions:
         They have a generator of their own, so that the noise can be had without the weights.
         """
         problem = self.posterior.problem
-        size = sum(layer.inputs * layer.outputs for layer in problem.network.layers) * (problem.members or 1)
+        size = sum(layer.size for layer in problem.network.layers) * (problem.members or 1)
         chunk = max(1, min(64, CHUNK_NUMBERS // max(1, size)))
         chunk = self.posterior.weights.distinct or chunk  # those that repeat are there already: one chunk
         rng = Generator(problem.network.device).manual_seed(derived_seed(self.seed, 1))
@@ -163,11 +201,11 @@ class Functions:
 
     def _run(self, params: Params, x: Tensor, f: Tensor) -> None:
         """Write the outputs of these networks to f (chunk, …, B, O), a block of rows at a time."""
-        problem, rows = self.posterior.problem, self._block(params, x)
+        problem, network, rows = self.posterior.problem, self.posterior.network, self._block(params, x)
         lead = len(problem.lead)
         for block, out in zip(x.split(rows, lead), f.split(rows, -2), strict=True):
             try:
-                found = problem.network(params, block, lead + 1, lead)
+                found = network(params, block, lead + 1, lead)
             except (RuntimeError, IndexError, ValueError) as error:
                 raise ValueError(_unfit(x, lead, str(error))) from error
             if found.shape != out.shape:
@@ -178,11 +216,12 @@ class Functions:
     def _block(self, params: Params, x: Tensor) -> int:
         """Rows that run at once."""
         network, lead = self.posterior.problem.network, len(self.posterior.problem.lead)
-        widths = [value.shape[lead + 1] for value in params.values() if value.dim() > lead + 1]
+        widths = [network.width]
+        widths += [value.shape[lead + 1] for value in params.values() if value.dim() > lead + 1]
         widths += [value.shape[0] for value in network.constants.values() if value.dim() > 0]
         members = x.shape[:lead].numel() if network.vectorised else 1
         draws = _draws(params) if network.vectorised else 1
-        row = members * max(draws * max(widths, default=1), x.shape[lead + 1 :].numel())  # numbers of one row
+        row = members * max(draws * max(widths), x.shape[lead + 1 :].numel())  # numbers of one row
         return max(16, RUN_NUMBERS // row)
 
 
@@ -220,6 +259,57 @@ class RowBlocks:
         lead = len(self.functions.posterior.problem.lead)
         for block in self.x.split(self.rows, dim=lead):
             yield from KeptDraws(self.functions(block)).blocks()
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianRows:
+    """Mean and covariance of the linearised network's outputs, computed when they are asked for."""
+
+    posterior: Posterior
+    x: Tensor
+    memory: int  # bytes
+    kept = False
+
+    @property
+    def _marginal(self) -> bool:
+        """Whether covariances between outputs are left out."""
+        problem = self.posterior.problem
+        return problem.network.outputs > MANY_OUTPUTS and not problem.is_regression
+
+    @property
+    def bytes(self) -> int:
+        """Of all blocks together."""
+        network = self.posterior.problem.network
+        parts = 2 if self._marginal else 1 + network.outputs
+        rows = self.x.shape[: len(self.posterior.problem.lead) + 1].numel()
+        return rows * parts * network.outputs * network.dtype.itemsize
+
+    def blocks(self) -> Iterator[Tensor]:
+        """Means and covariances of a few rows each, in the user's units."""
+        posterior, problem = self.posterior, self.posterior.problem
+        weights, network, lead = posterior.weights, problem.network, len(problem.lead)
+        assert isinstance(weights, Curved)  # it has a tangent
+        centre, scale = weights.values(network), problem.units.scale
+        with evaluating(network.module):
+            for block in self.x.split(self._rows(), lead):
+                done = backward(network, centre, block, lead)
+                spread = weights.function_variance if self._marginal else weights.function_covariance
+                c = spread(done, network.output_layer)
+                if not self._marginal:
+                    c = c * (scale[..., None, :, None] * scale[..., None, None, :])
+                yield packed(problem.units.to_user(done.output), c)
+
+    def _rows(self) -> int:
+        """Rows at once: as many as let the gradients of all outputs stay in a part of the memory."""
+        problem, network = self.posterior.problem, self.posterior.problem.network
+        lead = len(problem.lead)
+        counts = row_counts(network, self.x.narrow(lead, 0, 1), lead)
+        numbers = 2 * network.outputs
+        for view in network.layers:
+            shared = counts[view.name] > 1
+            numbers += 0 if view.name == network.output_layer else view.size if shared else view.outputs
+        row = numbers * network.outputs * network.dtype.itemsize * (problem.members or 1)
+        return max(1, self.memory // 8 // row)
 
 
 def as_tensor(value: Any, name: str) -> Tensor:

@@ -48,6 +48,8 @@ def save_posterior(posterior: Posterior, path: str | Path, extra: dict[str, Any]
     tensors = {f"weights/{name}": value for name, value in posterior.weights.tensors().items()}
     tensors |= {f"constants/{name}": value for name, value in network.constants.items()}
     tensors |= {"units/shift": problem.units.shift, "units/scale": problem.units.scale}
+    if posterior.log_evidence is not None:
+        tensors["log_evidence"] = posterior.log_evidence
     noise = getattr(problem.likelihood, "noise", None)
     if isinstance(noise, Tensor):
         tensors["likelihood/noise"] = noise
@@ -104,7 +106,8 @@ def _restored(config: dict[str, Any], tensors: dict[str, Tensor], model: nn.Modu
     units = Units(tensors["units/shift"], tensors["units/scale"])
     problem = Problem(network, likelihood, config["rows"], units, config["members"])
     notes, seed, rescues = tuple(config["notes"]), config["seed"], config["rescues"]
-    return Posterior(problem, weights, config["method"], notes, seed, rescues)
+    evidence = tensors.get("log_evidence")
+    return Posterior(problem, weights, config["method"], notes, seed, rescues, evidence)
 
 
 def _check_model(expected: dict[str, Tensor], model: nn.Module) -> None:

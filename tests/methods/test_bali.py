@@ -600,3 +600,169 @@ def test_drawn_noise_enters_the_passes_too():
         weights = bw.fit(mlp(I, 4, O), (x, y), bw.Gaussian(), method, **QUIET).weights
         factors.append(weights.layers["0"].factor)
     assert not torch.allclose(*factors)
+
+
+# ---------------------------------------------------------------------------------------- convolutions
+
+
+def cnn(outputs: int = O, seed: int = 0, activation=nn.Tanh) -> nn.Sequential:
+    """For images of one channel, 8 x 8; its second convolution has two groups."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        first = nn.Conv2d(1, 4, 3, stride=2, padding=1), activation()  # 4 x 4 positions
+        second = nn.Conv2d(4, 6, 3, groups=2), activation()  # 2 x 2
+        return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(24, outputs)).double()
+
+
+def images(n: int = N, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """8 x 8 images with a bar across or upright somewhere in noise, and which of the two it is."""
+    rng = torch.Generator().manual_seed(seed)
+    y = torch.arange(n) % 2
+    x = 0.5 * torch.randn(n, 1, 8, 8, generator=rng, dtype=torch.float64)
+    for image, upright, at in zip(x[:, 0], y, torch.randint(8, (n,), generator=rng), strict=True):
+        (image.mT if upright else image)[at] += 1.5
+    return x, y
+
+
+def grouped_rows(x: Tensor) -> Tensor:
+    """The rows (G, R, I) of the grouped convolution by torch's own unfold, in two halves."""
+    halves = (nn.functional.unfold(half, 3).mT.flatten(0, 1) for half in x.chunk(2, 1))
+    return torch.stack([torch.cat([rows, torch.ones(len(rows), 1, dtype=x.dtype)], 1) for rows in halves])
+
+
+def test_one_step_of_a_grouped_convolution_by_hand():
+    """Two regressions whose rows are the positions of all images, together worth N_eff rows."""
+    x, y = images(B)
+    model, n_eff = cnn(2), 0.5 * B
+    method = bw.BALI(steps=2, step_size=0.7, start="model", effective=0.5, prior=bw.Isotropic(2.5))
+    problem = replace(problem_of(model, x, bw.Categorical()), n=B)
+    rng, data = torch.Generator().manual_seed(0), TensorRows(x, y, B)
+    state, _ = method.step(problem, method.init(problem, data, rng), (x, y), rng)
+
+    h = model[1](model[0](x)).detach()
+    z = model[2](h).detach().requires_grad_()
+    (g,) = torch.autograd.grad(-nn.functional.cross_entropy(model[3:](z), y, reduction="sum"), [z])
+    z, g = (t.detach().unflatten(1, (2, 3)).flatten(3).permute(1, 0, 3, 2).flatten(1, 2) for t in (z, g))
+    target = z + 0.7 * g / g.square().mean(1, keepdim=True).sqrt()  # (2, B·4, 3)
+    rows = grouped_rows(h)
+    weight = n_eff / (B * 4)
+    precision = torch.eye(19, dtype=x.dtype) / 2.5 + weight * rows.mT @ rows
+    mean = torch.linalg.solve(precision, weight * rows.mT @ target)
+    scale = 1e-4 * n_eff * torch.eye(3, dtype=x.dtype)
+    scale = scale + weight * target.mT @ target - mean.mT @ precision @ mean
+
+    q = method.posterior(problem, state, data).weights.layers["2"]
+    close(state.layers["2"].gg, g.square().mean(1), 1e-12)
+    close(q.precision_factor @ q.precision_factor.mT, precision, 1e-11)
+    close(q.mean, mean, 1e-11)
+    close(q.scale, scale, 1e-11)
+    close(q.dof, torch.full((2,), n_eff, dtype=torch.float64), 1e-12)
+
+
+@pytest.mark.parametrize("forward", [bw.Deterministic(), bw.WeightNoise(), bw.LocalReparametrisation()])
+@pytest.mark.parametrize("noise", ["mode", "drawn"])
+@pytest.mark.parametrize("members", [None, 2])
+def test_a_grouped_convolution_trains_and_is_saved(forward, noise, members, tmp_path):
+    x, y = images()
+    if members:
+        x, y = torch.stack([x, x.flip(-1)]), torch.stack([y, 1 - y])
+    method = bw.BALI(steps=5, forward=forward, noise=noise)
+    model = cnn(2)
+    posterior = bw.fit(model, (x, y), bw.Categorical(), method, batch_size=20, members=members, **QUIET)
+    assert all(q.factor.isfinite().all() for q in posterior.weights.layers.values())
+    assert 'layer "2": 2 x 19 x 3' in posterior.summary()
+    posterior.save(tmp_path / "m")
+    loaded = bw.load(tmp_path / "m", cnn(2, seed=1))
+    drawn, again = posterior.draw(11)(x), loaded.draw(11)(x)
+    assert torch.equal(drawn, again) and drawn.isfinite().all()
+    assert drawn.shape == (11, *x.shape[:-3], 2) and float(drawn.std(0).min()) > 0
+
+
+def test_members_of_a_convolutional_network_are_single_runs():
+    x, y = images()
+    xs, ys, steps = torch.stack([x, x.flip(-2) + 0.1]), torch.stack([y, 1 - y]), 10
+    method = bw.BALI(steps=steps)
+    with evaluating(model := cnn(2)):
+        network = discover(model, x)
+    units = Units.identity(2, network.dtype, network.device)
+    together = Problem(network, bw.Categorical(), N, units, 2)
+    start = {v.name: 0.3 * random(2, *v.groups, v.inputs, v.outputs, seed=40) for v in network.layers}
+    _, batched = run(together, TensorRows(xs, ys, 20, lead=1), method, start, steps)
+    for k in range(2):
+        alone, own = replace(together, members=None), {name: w[k] for name, w in start.items()}
+        _, single = run(alone, TensorRows(xs[k], ys[k], 20), method, own, steps)
+        for name, q in single.weights.layers.items():
+            close(batched.weights.layers[name].mean[k], q.mean, 1e-9)
+            close(batched.weights.layers[name].noise[k], q.noise, 1e-9)
+
+
+def test_the_mean_update_of_a_convolution_agrees_with_the_natural_one():
+    natural = bw.BALI(steps=20, update_rate=bw.StepDecay(0.5), effective=0.5)
+    fits = [
+        bw.fit(cnn(2), images(), bw.Categorical(), method, batch_size=20, **QUIET).weights
+        for method in (natural, replace(natural, update=MeanUpdate()))
+    ]
+    for name, q in fits[0].layers.items():
+        close(fits[1].layers[name].mean, q.mean, 1e-9)
+
+
+def test_the_evidence_of_groups_is_their_sum():
+    x, y = images()
+    method, problem = bw.BALI(steps=3), replace(problem_of(cnn(2), x, bw.Categorical()), n=N)
+    rng = torch.Generator().manual_seed(0)
+    state = method.init(problem, TensorRows(x, y, N), rng)
+    for _ in range(2):
+        state, info = method.step(problem, state, (x, y), rng)
+    posterior = method.posterior(problem, state, TensorRows(x, y, N)).weights.layers["2"]
+    view = next(v for v in problem.network.layers if v.name == "2")
+    each = [
+        replace(posterior, factor=posterior.factor[g], dof=posterior.dof[g], jitter=posterior.jitter[g])
+        for g in range(2)
+    ]
+    _, info = method.step(problem, state, (x, y), rng)
+    parts = sum(float(method._evidence(problem, view.name, q)) for q in each)
+    assert info.details()["evidence/2"] == pytest.approx(parts, rel=1e-10)
+
+
+def test_a_regression_on_images_has_the_noise_of_its_last_layer():
+    x, _ = images(200)
+    y = x.mean((1, 2, 3))[:, None] * 5 + 0.1 * random(200, 1, seed=9)
+    posterior = bw.fit(cnn(1), (x, y), bw.Gaussian(), bw.BALI(steps=60), **QUIET)
+    assert 'layer "5" is the output' in posterior.summary()
+    rmse = float((posterior.predict(x).mean - y).square().mean().sqrt())
+    assert rmse < 0.5 * float(y.std()), (rmse, float(y.std()))
+
+
+def test_bars_are_told_apart():
+    x, y = images(200)
+    new_x, new_y = images(200, seed=2)
+    model = cnn(2, activation=nn.ReLU)
+    posterior = bw.fit(model, (x, y), bw.Categorical(), bw.BALI(steps=150), batch_size=100, **QUIET)
+    predictive = posterior.predict(new_x, 64)
+    found = float((predictive.mean.argmax(-1) == new_y).double().mean())
+    assert found > 0.95, found
+    assert float(-predictive.log_prob(new_y).mean()) < 0.2
+
+
+def test_what_has_no_view_stays_fixed_and_is_named():
+    x, y = images()
+    up = nn.Sequential(
+        nn.ConvTranspose2d(1, 1, 2), nn.Conv2d(1, 2, 5), nn.Flatten(), nn.Linear(50, 2)
+    ).double()
+    with pytest.warns(UserWarning, match="stay as they are: 0.weight, 0.bias$"):
+        posterior = bw.fit(up, (x, y), bw.Categorical(), bw.BALI(steps=2), **QUIET)
+    assert list(posterior.weights.layers) == ["1", "3"]
+
+
+@pytest.mark.parametrize("members", [None, 3])
+def test_groups_of_the_first_layer_are_no_members(members):
+    x, y = images()
+    x = torch.cat([x, -x], 1)
+    if members:
+        x, y = x.expand(members, *x.shape), y.expand(members, N)
+    model = nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.Tanh(), nn.Flatten(), nn.Linear(144, 2)).double()
+    method = bw.BALI(steps=3, forward=bw.LocalReparametrisation())
+    posterior = bw.fit(model, (x, y), bw.Categorical(), method, members=members, **QUIET)
+    lead = (members,) if members else ()
+    assert posterior.weights.layers["0"].mean.shape == (*lead, 2, 10, 2)
+    assert posterior.predict(x, 11).mean.isfinite().all()

@@ -89,7 +89,7 @@ def test_the_kl_weight_scales_the_divergence_by_that_over_n():
         state = method.init(problem, TensorRows(x, y, N), rng.manual_seed(1))
         mean, std = state.params["mean"].clone(), torch.full_like(state.params["mean"], 0.3)
         state, _ = method.step(problem, state, (x, y), rng.manual_seed(2))
-        first = state.adam.first
+        first = state.averages.first
         moved[kappa] = torch.cat([first["mean"], first["rho"]]) / 0.1  # Adam's average of one gradient
     kl = torch.cat([mean, (std - 1 / std) * -math.expm1(-0.3)])  # with σ = softplus(ρ): dσ/dρ = 1 - exp(-σ)
     torch.testing.assert_close(moved[1.0] - moved[0.0], kl / N, rtol=1e-9, atol=1e-12)
@@ -173,7 +173,7 @@ def test_the_gradients_of_both_forms_agree_in_expectation(prior):
         rng = torch.Generator().manual_seed(4)
         state = method.init(problem, TensorRows(xs, ys, B, 1), rng)
         state, _ = method.step(problem, state, (xs, ys), rng)
-        first[type(forward)] = torch.cat([state.adam.first["mean"], state.adam.first["rho"]], -1)
+        first[type(forward)] = torch.cat([state.averages.first["mean"], state.averages.first["rho"]], -1)
     local, weight = first.values()
     error = ((local.var(0) + weight.var(0)) / count).sqrt()
     assert float(((local.mean(0) - weight.mean(0)) / error.clamp_min(1e-12)).abs().max()) < 4.5

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bayeswise as bw
-from bayeswise.methods.schedules import Constant, Cosine, StepDecay
+from bayeswise.methods.schedules import Constant, Cosine, Cyclic, StepDecay
 
 
 def test_constant():
@@ -32,6 +32,15 @@ def test_step_decay_divides_by_five_after_60_and_again_after_80_percent():
 def test_step_decay_with_a_factor_and_shares_of_its_own():
     rate = StepDecay(1.0, factor=2.0, at=(0.25, 0.5, 0.75))
     assert [rate(step, 8) for step in range(8)] == [1, 1, 0.5, 0.5, 0.25, 0.25, 0.125, 0.125]
+
+
+def test_cyclic_falls_and_begins_again():
+    rates = [Cyclic(0.3, 0.1, 4)(step, 40) for step in range(40)]
+    assert rates[:10] == rates[10:20] == rates[30:]
+    assert rates[0] == 0.3 and rates[5] == pytest.approx(0.2, abs=1e-15)
+    assert rates[9] == pytest.approx(0.1 + 0.1 * (1 + math.cos(0.9 * math.pi)), abs=1e-15)
+    with pytest.raises(ValueError, match="Cyclic: cycles must be positive"):
+        Cyclic(0.3, 0.1, 0)
 
 
 KINDS = pytest.mark.parametrize("kind", [Constant, Cosine, StepDecay])

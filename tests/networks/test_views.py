@@ -74,7 +74,7 @@ def test_a_bare_layer_has_the_modules_own_names():
 def test_only_plain_linear_maps_are_viewed():
     assert view_of("fc", Renamed(I, O)) == LinearView("fc", I, O, True)
     assert view_of("fc", nn.Linear(I, O, bias=False)) == LinearView("fc", I, O, False)
-    for other in (Doubled(I, O), weight_norm(nn.Linear(I, O)), nn.Conv1d(I, O, 1), nn.Bilinear(I, I, O)):
+    for other in (Doubled(I, O), weight_norm(nn.Linear(I, O)), nn.Conv3d(I, O, 1), nn.Bilinear(I, I, O)):
         assert view_of("fc", other) is None
 
 

@@ -36,7 +36,9 @@ def _regression(
 
 def _noise_std(prediction: Predictive) -> Tensor:
     """The standard deviation of the noise (…, 1, O), to be broadcast to draws (S, …, B, O)."""
-    likelihood = prediction.likelihood
+    likelihood = getattr(
+        prediction.likelihood, "likelihood", prediction.likelihood
+    )  # behind a linearised one
     assert isinstance(likelihood, Gaussian)
     noise = torch.as_tensor(likelihood.noise, dtype=torch.float64)
     variance = noise.diagonal(dim1=-2, dim2=-1) if noise.dim() else noise[None]

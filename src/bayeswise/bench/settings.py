@@ -20,7 +20,7 @@ from typing import Any
 
 from bayeswise.bench.datasets import Dataset
 from bayeswise.likelihoods import Categorical, Gaussian, Likelihood
-from bayeswise.methods import BALI, MAP, METHODS, Method
+from bayeswise.methods import BALI, MAP, METHODS, Method, fresh
 from bayeswise.methods.forward import WeightNoise
 from bayeswise.methods.schedules import Constant, Cosine, StepDecay
 from bayeswise.priors import FanIn, Isotropic
@@ -78,7 +78,7 @@ def recipe(dataset: Dataset, method: str, settings: str, steps: int | None = Non
 
 def _defaults(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
     """The method without arguments."""
-    return METHODS[method](), _likelihood(dataset)
+    return fresh(method), _likelihood(dataset)
 
 
 def _papers(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
@@ -199,7 +199,9 @@ def _outputs(dataset: Dataset) -> int:
 
 
 def with_steps(method: Any, name: str, steps: int) -> Any:
-    """The method with another number of steps."""
+    """The method with another number of steps; they may be those of the training before it."""
+    if getattr(method, "first", None) is not None:
+        return replace(method, first=with_steps(method.first, name, steps))
     if "steps" not in {f.name for f in dataclasses.fields(method)}:
         raise ValueError(f"{name} has no number of steps; leave --steps out")
     return replace(method, steps=steps)

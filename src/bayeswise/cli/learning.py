@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import sys
@@ -22,7 +21,7 @@ import torch
 from bayeswise.cli.judging import LABELS, Judgement, judge, page
 from bayeswise.cli.voice import Voice, finite, show_table
 from bayeswise.estimators import BayesianClassifier, BayesianRegressor
-from bayeswise.methods import METHODS
+from bayeswise.methods import METHODS, fresh
 from bayeswise.report import write_report
 from bayeswise.saving import SavedModelError, to_config
 from bayeswise.saving.directories import CONFIG_FILE, FORMAT
@@ -174,14 +173,13 @@ def _note_copies(frame: pd.DataFrame, voice: Voice) -> None:
 
 
 def _method(request: Request) -> Any:
-    kind = METHODS.get(request.method.lower())
-    if kind is None:
+    name = request.method.lower()
+    if name not in METHODS:
         raise click.BadParameter(f"{request.method!r} is none of {', '.join(METHODS)}", param_hint="--method")
-    if request.steps is None:
-        return kind()
-    if "steps" not in {setting.name for setting in dataclasses.fields(kind)}:
-        raise click.BadParameter(f"the method {request.method} has no steps", param_hint="--steps")
-    return kind(steps=request.steps)
+    try:
+        return fresh(name, request.steps)
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--steps") from None
 
 
 def _check_device(device: str) -> None:

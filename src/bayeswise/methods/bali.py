@@ -157,11 +157,13 @@ class BALI:
         """Zero averages, and starting weights."""
         network = problem.network
         if not network.layers:
-            raise ValueError("BALI found no layer to infer: the model calls no nn.Linear that was selected")
+            raise ValueError(
+                "BALI found no layer to infer: the model calls none that is supported and selected"
+            )
         step = torch.zeros((), dtype=torch.int64, device=network.device)
         layers = {view.name: _empty(view, problem) for view in network.layers}
         needs_residual = problem.is_regression and network.output_layer is None
-        residual = _zero_stats(0, network.outputs, problem) if needs_residual else None
+        residual = _zero_stats(problem, (), 0, network.outputs) if needs_residual else None
         return BALIState(step, step.double(), layers, self._start(problem, rng), residual, step.clone())
 
     def step(
@@ -245,10 +247,11 @@ class BALI:
         network = problem.network
         if self.start == "model":
             own = network.layer_parameters()
-            return {v.name: v.matrix(own).expand(*problem.lead, -1, -1).clone() for v in network.layers}
+            first = {v.name: v.matrix(own) for v in network.layers}
+            return {name: w.expand(*problem.lead, *w.shape).clone() for name, w in first.items()}
         start = {}
         for s in self.settings(problem):
-            shape = (*problem.lead, s.view.inputs, s.view.outputs)
+            shape = (*problem.lead, *s.view.groups, s.view.inputs, s.view.outputs)
             a = torch.randn(shape, generator=rng, dtype=network.dtype, device=network.device)
             start[s.view.name] = s.start_std * a
         return start
@@ -346,7 +349,7 @@ class BALI:
         posterior = MatrixNormalInverseWishart(
             q.factor.double(), q.dof.double() + dof - given.dof, q.inputs, q.jitter
         )
-        return posterior.log_evidence(prior, name)
+        return posterior.log_evidence(prior, name).reshape(*problem.lead, -1).sum(-1)
 
     def _notes(self, problem: Problem, state: BALIState, layers: Layers) -> tuple[str, ...]:
         n_eff = problem.effective_rows(self.fraction(problem))
@@ -356,8 +359,9 @@ class BALI:
         for view in problem.network.layers:
             prior, q = self.layer_prior(problem, view), layers[view.name]
             noise = q.noise.diagonal(dim1=-2, dim2=-1).mean().sqrt()
+            shape = " x ".join(map(str, (*view.groups, view.inputs, view.outputs)))
             lines.append(
-                f'layer "{view.name}": {view.inputs} x {view.outputs}, prior variance {prior.variance:.3g}, '
+                f'layer "{view.name}": {shape}, prior variance {prior.variance:.3g}, '
                 f"mean noise {float(noise):.3g}, condition {float(condition(q.factor).max()):.1e}"
             )
         if problem.is_regression and problem.network.output_layer is not None:
@@ -373,13 +377,14 @@ def _last(problem: Problem) -> str:
     return problem.network.output_layer or problem.network.layers[-1].name
 
 
-def _zero_stats(inputs: int, outputs: int, problem: Problem) -> RegressionStats:
-    size = inputs + outputs
+def _zero_stats(problem: Problem, groups: tuple[int, ...], inputs: int, outputs: int) -> RegressionStats:
+    lead, size = (*problem.lead, *groups), inputs + outputs
     dtype = torch.float64 if inputs <= FLOAT64_INPUTS else problem.network.dtype
-    joint = torch.zeros(*problem.lead, size, size, dtype=dtype, device=problem.network.device)
-    return RegressionStats(joint, joint.new_zeros(problem.lead, dtype=torch.float64), inputs)
+    joint = torch.zeros(*lead, size, size, dtype=dtype, device=problem.network.device)
+    return RegressionStats(joint, joint.new_zeros(lead, dtype=torch.float64), inputs)
 
 
 def _empty(view: LayerView, problem: Problem) -> LayerState:
-    gg = torch.zeros(*problem.lead, view.outputs, dtype=torch.float64, device=problem.network.device)
-    return LayerState(_zero_stats(view.inputs, view.outputs, problem), gg)
+    data = _zero_stats(problem, view.groups, view.inputs, view.outputs)
+    gg = torch.zeros(*data.n.shape, view.outputs, dtype=torch.float64, device=problem.network.device)
+    return LayerState(data, gg)

@@ -41,7 +41,7 @@ from bayeswise.methods.gradient import (
 )
 from bayeswise.methods.protocol import Batch, Data, Info
 from bayeswise.methods.schedules import Cosine, Schedule
-from bayeswise.networks import Network, Params, call_shapes, noise_keys
+from bayeswise.networks import Network, Params, noise_keys, row_counts
 from bayeswise.posterior import Posterior
 from bayeswise.priors import Isotropic, Prior, ScaleMixture
 from bayeswise.problem import Problem
@@ -218,8 +218,8 @@ def _row_noise(method: BayesByBackprop, problem: Problem, x: Tensor, rng: Genera
     """Chosen layers draw their outputs; other weights are drawn, and all of them for a scale mixture."""
     network, layout = problem.network, _layout(problem.network)
     local = [view for view in network.layers if all(name in layout.shapes for name in view.parameters)]
-    shapes = call_shapes(network, x, len(problem.lead))
-    rows = {v.name: _normal(problem, rng, _rows(shapes[v.name]), v.outputs) for v in local}
+    counts = row_counts(network, x, len(problem.lead))
+    rows = {v.name: _normal(problem, rng, *v.groups, counts[v.name], v.outputs) for v in local}
     covered = sum(len(v.parameters) for v in local) == len(layout.shapes)
     if covered and not isinstance(method.prior, ScaleMixture):
         return Noise(None, rows)
@@ -230,10 +230,6 @@ NOISES: dict[type, Callable[[BayesByBackprop, Problem, Tensor, Generator], Noise
     WeightNoise: _weight_noise,
     LocalReparametrisation: _row_noise,
 }
-
-
-def _rows(calls: list[Size]) -> int:
-    return sum(shape[:-1].numel() for shape in calls)
 
 
 def _normal(problem: Problem, rng: Generator, *shape: int) -> Tensor:

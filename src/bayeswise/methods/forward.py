@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayeswise.distributions import MatrixNormalInverseWishart
-from bayeswise.networks import LocalNoise, Network, call_shapes
+from bayeswise.networks import LocalNoise, Network, row_counts
 
 Layers = dict[str, MatrixNormalInverseWishart]
 Weights = dict[str, Tensor]  # W (…, I, O) by layer
@@ -55,9 +55,9 @@ class LocalReparametrisation:
         self, layers: Layers, network: Network, x: Tensor, rng: Generator
     ) -> tuple[Weights, dict[str, LocalNoise]]:
         """The means, and noise for every row of every layer."""
-        lead = next(iter(layers.values())).factor.dim() - 2
-        shapes = call_shapes(network, x, lead)
-        rows = {name: sum(shape[:-1].numel() for shape in sizes) for name, sizes in shapes.items()}
+        first = network.layers[0]
+        lead = layers[first.name].factor.dim() - 2 - len(first.groups)  # members
+        rows = row_counts(network, x, lead)
         noise = {name: _local_noise(q, rows[name], network.dtype, rng) for name, q in layers.items()}
         return {name: q.mean.to(network.dtype) for name, q in layers.items()}, noise
 

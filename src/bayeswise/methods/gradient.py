@@ -1,10 +1,12 @@
-"""What methods have in common that follow gradients of weights: Adam, train mode, the noise by residuals.
+"""What methods have in common that follow gradients of weights: optimisers, train mode, noise by residuals.
 
-    m ← β₁ m + (1 - β₁) g,  v ← β₂ v + (1 - β₂) g²
+    m ← β₁ m + (1 - β₁) g,  v ← β₂ v + (1 - β₂) g²                    Adam
     w ← w - η / (1 - β₁ᵗ) · m / (sqrt(v / (1 - β₂ᵗ)) + ε)
 
-m `first`, v `second`, η the method's learning rate. All parameters of the module that require a gradient
-train, in train mode, with buffers (BatchNorm's averages) of the state's own.
+    m ← μ m + (1 - μ) g,  w ← w - η s / (1 - μ) · m                   SGD with momentum
+
+m `first`, v `second`, η the method's learning rate, μ `momentum`, s `scale`. All parameters of the module
+that require a gradient train, in train mode, with buffers (BatchNorm's averages) of the state's own.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -38,23 +40,36 @@ Pass = Callable[[Params], tuple[Tensor, Tensor | float]]  # outputs (…, B, O),
 
 
 @dataclass(frozen=True)
-class Adam:
-    """The averages of Adam, for parameters of any names."""
+class Averages:
+    """What an optimiser remembers of the gradients, for parameters of any names."""
 
     step: Tensor  # t
     first: Params  # average gradient
     second: Params  # average squared gradient
 
     @classmethod
-    def start(cls, params: Params, device: torch.device) -> Adam:
+    def start(cls, params: Params, device: torch.device) -> Averages:
         """Zeros."""
         first, second = ({name: torch.zeros_like(v) for name, v in params.items()} for _ in range(2))
         return cls(torch.zeros((), dtype=torch.int64, device=device), first, second)
 
-    def move_(self, params: Params, grads: list[Tensor], rate: float) -> Adam:
+
+class Optimiser(Protocol):
+    """How gradients move parameters."""
+
+    def move_(self, averages: Averages, params: Params, grads: list[Tensor], rate: float) -> Averages:
         """One step of the parameters, in place, along gradients in their order."""
-        t = int(self.step) + 1
-        first, second = list(self.first.values()), list(self.second.values())
+        ...
+
+
+@dataclass(frozen=True)
+class Adam:
+    """Steps of about the same size for every parameter."""
+
+    def move_(self, averages: Averages, params: Params, grads: list[Tensor], rate: float) -> Averages:
+        """One step of the parameters, in place, along gradients in their order."""
+        t = int(averages.step) + 1
+        first, second = list(averages.first.values()), list(averages.second.values())
         torch._foreach_lerp_(first, grads, 1 - BETA1)
         torch._foreach_mul_(second, BETA2)
         torch._foreach_addcmul_(second, grads, grads, value=1 - BETA2)
@@ -62,14 +77,30 @@ class Adam:
         torch._foreach_sqrt_(scale)
         torch._foreach_add_(scale, EPSILON)
         torch._foreach_addcdiv_(list(params.values()), first, scale, value=-rate / (1 - BETA1**t))
-        return replace(self, step=self.step + 1)
+        return replace(averages, step=averages.step + 1)
+
+
+@dataclass(frozen=True, eq=False)
+class SGD:
+    """Steps along the gradient with momentum; m is kept as an average, as Adam's is."""
+
+    momentum: float
+    scale: Tensor  # (…), what the rate of each run is multiplied by
+
+    def move_(self, averages: Averages, params: Params, grads: list[Tensor], rate: float) -> Averages:
+        """One step of the parameters, in place, along gradients in their order."""
+        torch._foreach_lerp_(list(averages.first.values()), grads, 1 - self.momentum)
+        gain = self.scale * (rate / (1 - self.momentum))  # (…)
+        for w, m in zip(params.values(), averages.first.values(), strict=True):
+            w.sub_(gain.reshape(gain.shape + (1,) * (w.dim() - gain.dim())).to(w.dtype) * m)
+        return replace(averages, step=averages.step + 1)
 
 
 @dataclass(frozen=True)
 class Descent:
     """The state of a method that follows gradients: what trains, what does not, and the noise so far."""
 
-    adam: Adam
+    averages: Averages
     params: Params  # (…) by name
     buffers: Params  # and the parameters that do not train
     noise: Tensor  # (…, O, O)
@@ -77,13 +108,13 @@ class Descent:
     @property
     def step(self) -> Tensor:
         """The steps done."""
-        return self.adam.step
+        return self.averages.step
 
     @classmethod
     def start(cls, params: Params, buffers: Params, network: Network, lead: tuple[int, ...]) -> Descent:
         """Before the first step; the noise is that of standardised targets."""
         eye = torch.eye(network.outputs, dtype=torch.float64, device=network.device)
-        return cls(Adam.start(params, network.device), params, buffers, _own(eye, lead))
+        return cls(Averages.start(params, network.device), params, buffers, _own(eye, lead))
 
 
 class Descender(Protocol):
@@ -99,11 +130,28 @@ class Descender(Protocol):
         """How many steps."""
         ...
 
+    def rate_at(self, step: int) -> float:
+        """The rate of this step."""
+        ...
+
+    def optimiser(self, problem: Problem, state: Descent) -> Optimiser:
+        """What takes this step."""
+        ...
+
 
 class GradientMethod:
     """What all methods that follow gradients answer alike."""
 
+    learning_rate: Schedule
     steps: int
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate, one schedule for all steps."""
+        return self.learning_rate(step, self.steps)
+
+    def optimiser(self, problem: Problem, state: Descent) -> Optimiser:
+        """Adam."""
+        return Adam()
 
     @property
     def standardises(self) -> bool:
@@ -191,7 +239,7 @@ def descend(
     run: Pass,
     decay: float = 0.0,
 ) -> tuple[Descent, Info]:
-    """One step of Adam on -mean log p(y | f) + penalty + decay / 2 |w|²."""
+    """One step of the method's optimiser on -mean log p(y | f) + penalty + decay / 2 |w|²."""
     params = {key: value.requires_grad_() for key, value in state.params.items()}
     with torch.enable_grad(), training(problem.network, rng):
         f, penalty = run(params)
@@ -203,11 +251,11 @@ def descend(
         values, grads = [value.detach_() for value in params.values()], list(found)
         if decay:
             grads = list(torch._foreach_add(grads, torch._foreach_mul(values, decay)))
-        adam = state.adam.move_(params, grads, method.learning_rate(t, method.steps))
+        averages = method.optimiser(problem, state).move_(state.averages, params, grads, method.rate_at(t))
         noise = _moved(state.noise, y - f.detach(), t) if problem.infers_noise else state.noise
     if not math.isfinite(float(loss.detach()) + float(noise.sum())):
         raise diverged(method, "the loss is", t + 1)
-    new = replace(state, adam=adam, params=params, noise=noise)
+    new = replace(state, averages=averages, params=params, noise=noise)
     return new, Info(_batch_mean(log_lik.detach(), len(problem.lead)))
 
 

@@ -34,7 +34,7 @@ from bayeswise.methods.gradient import (
 )
 from bayeswise.methods.protocol import Batch, Data, Info
 from bayeswise.methods.schedules import Cosine, Schedule
-from bayeswise.networks import Network, Params, mask_key
+from bayeswise.networks import LinearView, Network, Params, mask_key
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 from bayeswise.weights import Dropped, draw_masks
@@ -120,7 +120,7 @@ class MCDropout(GradientMethod):
         network, key = problem.network, (MCDropout, self.rate)
         if key not in network.cache:
             row = x[(0,) * len(problem.lead)][:1]
-            own, layers = _dropouts(network), [view.name for view in network.layers]
+            own, layers = _dropouts(network), _linear(network)
             found = self._found(network, list(own), row) or self._found(network, layers, row)
             if not found:
                 raise ValueError("MCDropout found no input to mask: add nn.Dropout, or select a linear layer")
@@ -165,6 +165,10 @@ def _dropouts(network: Network) -> dict[str, _DropoutNd]:
                 raise ValueError(f'MCDropout cannot draw masks for "{name}", a {kind}; use nn.Dropout there')
         network.cache[key] = found
     return network.cache[key]
+
+
+def _linear(network: Network) -> list[str]:
+    return [view.name for view in network.layers if isinstance(view, LinearView)]
 
 
 @contextmanager

@@ -71,6 +71,24 @@ class StepDecay:
         return self.rate / self.factor ** sum(step >= share * steps for share in self.at)
 
 
+@dataclass(frozen=True)
+class Cyclic:
+    """Again and again from the rate down to `low` along half a cosine, in so many cycles of equal length."""
+
+    rate: float
+    low: float
+    cycles: int
+
+    def __post_init__(self) -> None:
+        """Refuse what is no rate or no number of cycles."""
+        _require_positive(self, "rate", "low", "cycles")
+
+    def __call__(self, step: int, steps: int) -> float:
+        """Low + (rate - low) · (1 + cos(π p)) / 2, p the share of its cycle that is done."""
+        done = step * self.cycles % steps / steps
+        return self.low + (self.rate - self.low) * 0.5 * (1 + math.cos(math.pi * done))
+
+
 def _require_positive(schedule: Schedule, *names: str) -> None:
     for name in names:
         value, where = getattr(schedule, name), f"{type(schedule).__name__}: {name}"

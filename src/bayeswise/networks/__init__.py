@@ -1,13 +1,23 @@
 """All that knows `nn.Module` and nothing that knows Bayes."""
 
+from bayeswise.networks.convolutions import ConvolutionView
 from bayeswise.networks.discovery import discover
 from bayeswise.networks.marks import is_mark, mask_key, noise_keys
 from bayeswise.networks.network import Network, Params, Select, compute_dtype, evaluating, in_mode, unwrap
-from bayeswise.networks.signals import LayerSignal, LocalNoise, Signals, call_shapes, layer_signals
+from bayeswise.networks.normalisation import norms_with_statistics, renew_statistics
+from bayeswise.networks.signals import (
+    LayerSignal,
+    LocalNoise,
+    Signals,
+    call_shapes,
+    layer_signals,
+    row_counts,
+)
 from bayeswise.networks.views import VIEWS, LayerView, LinearView, view_of
 
 __all__ = [
     "VIEWS",
+    "ConvolutionView",
     "LayerSignal",
     "LayerView",
     "LinearView",
@@ -25,6 +35,9 @@ __all__ = [
     "layer_signals",
     "mask_key",
     "noise_keys",
+    "norms_with_statistics",
+    "renew_statistics",
+    "row_counts",
     "unwrap",
     "view_of",
 ]

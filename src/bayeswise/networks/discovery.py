@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -29,14 +30,16 @@ def discover(module: nn.Module, x: Tensor, select: Select = None, members: bool 
     views = choose_layers(module, select)
     values = _values(module, dtype)
     given = x.clone()
-    out, calls = _run(module, list(views.values()), values, given)
+    with _sizes(module) as sizes:
+        out, calls = _run(module, list(views.values()), values, given)
     rows = _checked(out, x)
     layers = tuple(views[name] for name in calls)  # in the order of their first call
     own = {name for layer in layers for name in layer.parameters}
     constants = {name: value for name, value in values.items() if name not in own}
-    output_layer = _output_layer(out, calls, lambda name: _returned(module, views[name], values, x))
+    named = [(views[name], outputs) for name, outputs in calls.items()]
+    output_layer = _output_layer(out, named, lambda view: _returned(module, view, values, x))
     network = Network(module, layers, constants, dtype, rows.shape[-1], output_layer, True)
-    network = replace(network, changes_input=given._version > 0)
+    network = replace(network, changes_input=given._version > 0, width=max(sizes) // len(x))
     wholly = replace(network, constants={})
     return replace(
         network,
@@ -84,6 +87,22 @@ def _run(
         return functional_call(module, _copies(values), (x,)), calls
 
 
+@contextmanager
+def _sizes(module: nn.Module) -> Iterator[list[int]]:
+    """The numbers in the outputs of all submodules that run."""
+    sizes: list[int] = []
+
+    def hook(_: nn.Module, __: Any, out: Any) -> None:
+        sizes.append(out.numel() if isinstance(out, Tensor) else 0)
+
+    handles = [m.register_forward_hook(hook) for m in module.modules()]
+    try:
+        yield sizes
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def _copies(values: Params) -> Params:
     """Values for one forward pass, which may move its buffers."""
     return {name: value.clone() for name, value in values.items()}
@@ -105,29 +124,29 @@ def _returned(module: nn.Module, view: LayerView, values: Params, x: Tensor) -> 
     return True
 
 
-def _output_layer(out: Tensor, calls: dict[str, list[Tensor]], returned: Callable[[str], bool]) -> str | None:
-    """The layer called once whose output has the module's values and rows, and moves it one to one."""
+def _output_layer(
+    out: Tensor, calls: list[tuple[LayerView, list[Tensor]]], returned: Callable[[LayerView], bool]
+) -> str | None:
+    """The layer called once whose output rows are the module's, and move them one to one."""
     if calls and not out.requires_grad:
         raise ValueError(
             "the model's output has no gradient with respect to its layers; "
             "remove detach() or no_grad() from the model's forward"
         )
-    for name, outputs in calls.items():
+    for view, outputs in calls:
         z = outputs[0]
-        if len(outputs) > 1 or z.numel() != out.numel() or z.shape[-1] != as_rows(out).shape[-1]:
-            continue
-        if not torch.equal(z.reshape(out.shape), out):
+        if len(outputs) > 1 or not torch.equal(view.output_rows(z, 0), as_rows(out)):
             continue
         probe = torch.linspace(1, 2, out.numel(), dtype=out.dtype, device=out.device).reshape(out.shape)
         (moved,) = torch.autograd.grad((out * probe).sum(), [z], retain_graph=True)
-        if torch.equal(moved.reshape(probe.shape), probe) and returned(name):
-            return name
+        if torch.equal(moved.reshape(probe.shape), probe) and returned(view):
+            return view.name
     return None
 
 
 def _vectorised(network: Network, values: Params, x: Tensor, members: bool) -> bool:
     """Whether members of these values go through vmap: a fixed rule, the same when a run is resumed."""
-    if not network.layers or max(layer.inputs * layer.outputs for layer in network.layers) > WIDE:
+    if not network.layers or max(layer.size for layer in network.layers) > WIDE:
         return False
     params = {name: torch.stack([v, v]) for name, v in values.items()}
     try:

@@ -4,7 +4,7 @@ Marks travel among the parameters, under keys with a colon, and so carry the sam
 
     "NAME:mask"      multiplies the first input of the submodule NAME; "NAME:mask2" that of its second call
     "NAME:variance"  V (I, O), the variances of a chosen layer's weights, and
-    "NAME:noise"     ε (R, O): its outputs get sqrt(x² V) ε, row by row
+    "NAME:noise"     ε (R, O): its outputs get sqrt(x² V) ε, row by row; its groups stand in front
 
 Hooks live for one pass and leave nothing behind on the module.
 """
@@ -79,10 +79,10 @@ def _adding(view: LayerView, marks: Params) -> Callable[..., Tensor]:
 
     def hook(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], z: Tensor) -> Tensor:
         nonlocal start
-        rows = view.rows(args[0] if args else kwargs["input"], 0)  # (R, I)
-        spread = rows.square() @ variance  # (R, O)
+        rows = view.rows(args[0] if args else kwargs["input"], 0)  # (…, R, I)
+        spread = rows.square() @ variance  # (…, R, O)
         spread = spread.add(torch.finfo(spread.dtype).tiny).sqrt()  # a row of zeros has a gradient too
-        own, start = noise[start : start + len(rows)], start + len(rows)
+        own, start = noise[..., start : start + rows.shape[-2], :], start + rows.shape[-2]
         return z + view.unrows(spread * own, z)
 
     return hook

@@ -72,7 +72,9 @@ class Network:
     vectorised: bool  # members by vmap, else one after another
     changes_input: bool = False  # the module's forward works in place on its input: it gets a copy
     vectorises_all: bool = False  # vmap also runs it where all its values have members
+    width: int = 1  # the most numbers that a submodule gave for one row
     cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)  # what was found out once
+    values: Params | None = None  # present ones of parameters and buffers, in place of the module's own
 
     @property
     def device(self) -> torch.device:
@@ -83,17 +85,35 @@ class Network:
     def fixed(self) -> dict[str, int]:
         """The parameters that belong to no chosen layer, with their sizes."""
         own = dict(self.module.named_parameters())
-        return {name: own[name].numel() for name in self.constants if name in own}
+        inferred = {name for layer in self.layers for name in layer.parameters}
+        names = [*self.constants, *(name for name in self.values or () if name not in self.constants)]
+        return {name: own[name].numel() for name in names if name in own and name not in inferred}
 
     def bare(self) -> Network:
         """The network without values of its own: all of them come with the parameters."""
         return replace(self, constants={}, layers=(), vectorised=self.vectorises_all)
 
     def layer_parameters(self) -> Params:
-        """The module's present values of the chosen layers' parameters: copies."""
-        own = dict(self.module.named_parameters())
+        """The present values of the chosen layers' parameters: copies."""
+        own = dict(self.module.named_parameters()) if self.values is None else self.values
         names = [name for layer in self.layers for name in layer.parameters]
         return {name: own[name].detach().to(self.dtype, copy=True) for name in names}
+
+    def present(self) -> Params:
+        """What a pass needs beside the constants: values of the chosen layers, and those that `at` gave."""
+        return (self.values or {}) | self.layer_parameters()
+
+    def only(self, names: Iterable[str]) -> Network:
+        """The network with fewer chosen layers; the others keep their present values."""
+        kept = set(names)
+        layers = tuple(layer for layer in self.layers if layer.name in kept)
+        return replace(self, layers=layers, values=self.present(), cache={})
+
+    def at(self, values: Params) -> Network:
+        """The network with these present values of parameters and buffers, with or without members."""
+        own = {name for layer in self.layers for name in layer.parameters}
+        vectorised = self.vectorised and (self.vectorises_all or own >= set(values))
+        return replace(self, values=self.present() | values, vectorised=vectorised, cache={})
 
     def __call__(self, params: Params, x: Tensor, lead: int = 0, x_lead: int = 0) -> Tensor:
         """Outputs (…, B, O) for parameters with `lead` leading dimensions; the last `x_lead` are also x's.
@@ -136,12 +156,11 @@ class Network:
 
     def _swapped(self, params: Params, constants: Params, x: Tensor) -> Any:
         """As `functional_call`, at less overhead: values go straight to where the module keeps its own."""
-        slots = self._slots()
+        values, slots, own = constants | params, self._slots(), []  # parameters go before constants
         if slots is None:
-            return functional_call(self.module, (params, constants), (x,))
-        own = []
+            return functional_call(self.module, values, (x,))
         try:
-            for name, value in (*params.items(), *constants.items()):
+            for name, value in values.items():
                 for store, key in slots[name]:
                     own.append((store, key, store[key]))
                     store[key] = value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,10 @@ from bayeswise.networks.views import LayerView
 
 @dataclass(frozen=True)
 class LayerSignal:
-    """The rows of one layer in one batch; a layer used several times has more rows."""
+    """The rows of one layer in one batch; a layer used several times has more rows.
+
+    Where the layer is G regressions side by side, that dimension stands before the last two.
+    """
 
     x: Tensor  # (…, R, I)
     z: Tensor  # (…, R, O): x W, and the noise where there is one
@@ -55,6 +58,7 @@ class LocalNoise:
 
 Call = tuple[Tensor, Tensor]  # a layer's rows (…, R, I) and its output in one call
 Tape = dict[str, list[Call]]
+Forward = tuple[Tensor, Tape, dict[str, list[Tensor]]]
 
 
 def layer_signals(
@@ -67,11 +71,10 @@ def layer_signals(
 ) -> Signals:
     """Run the network once and differentiate Σ log p(y | f) with respect to the layers' outputs.
 
-    With `lead` = 1 the parameters of the chosen layers, x and the noise carry a leading member dimension.
+    With `lead` = 1 the parameters, x and the noise carry a leading member dimension.
     """
     with torch.enable_grad():
-        forward = _single if lead == 0 else _vectorised if network.vectorised else _looped
-        f, tape, points = forward(network, params, x, noise or {})
+        f, tape, points = recorded(network, params, x, lead, noise)
         row_log_lik = log_lik(f)  # (…, B)
         flat = [point for name in points for point in points[name]]
         grads = iter(torch.autograd.grad(row_log_lik.sum(), flat, allow_unused=True, materialize_grads=True))
@@ -80,10 +83,16 @@ def layer_signals(
     return Signals(f.detach(), row_log_lik.detach(), layers)
 
 
+def recorded(
+    network: Network, params: Params, x: Tensor, lead: int, noise: Mapping[str, LocalNoise] | None = None
+) -> Forward:
+    """Outputs f (…, B, O), what every call of the layers saw and gave, and the points to differentiate at."""
+    forward = _single if lead == 0 else _vectorised if network.vectorised else _looped
+    return forward(network, params, x, noise or {})
+
+
 def _signal(view: LayerView, calls: Sequence[Call], grads: Sequence[Tensor], lead: int) -> LayerSignal:
-    if grads[0].dim() < calls[0][1].dim():  # one gradient per member and call
-        size = len(grads) // len(calls)
-        grads = [torch.stack(list(grads[i * size : (i + 1) * size])) for i in range(len(calls))]
+    grads = by_call(calls, grads)
     return LayerSignal(
         _joined([x for x, _ in calls]),
         _joined([view.output_rows(z.detach(), lead) for _, z in calls]),
@@ -91,11 +100,16 @@ def _signal(view: LayerView, calls: Sequence[Call], grads: Sequence[Tensor], lea
     )
 
 
+def by_call(calls: Sequence[Call], grads: Sequence[Tensor]) -> Sequence[Tensor]:
+    """One gradient for each call, where members ran one after another and each has its own."""
+    if grads[0].dim() == calls[0][1].dim():
+        return grads
+    size = len(grads) // len(calls)
+    return [torch.stack(list(grads[i * size : (i + 1) * size])) for i in range(len(calls))]
+
+
 def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, -2)
-
-
-Forward = tuple[Tensor, Tape, dict[str, list[Tensor]]]
 
 
 def _single(network: Network, params: Params, x: Tensor, noise: Mapping[str, LocalNoise]) -> Forward:
@@ -114,11 +128,10 @@ def _single(network: Network, params: Params, x: Tensor, noise: Mapping[str, Loc
 
 def _looped(network: Network, params: Params, x: Tensor, noise: Mapping[str, LocalNoise]) -> Forward:
     """Members one after another; the points are listed call by call, member by member."""
-    own = {name for view in network.layers for name in view.parameters}
     runs = [
         _single(
             network,
-            {name: value[k] if name in own else value for name, value in params.items()},
+            {name: value[k] for name, value in params.items()},
             x[k],
             {name: LocalNoise(n.precision_factor[k], n.base[k]) for name, n in noise.items()},
         )
@@ -156,10 +169,8 @@ def _vectorised(network: Network, params: Params, x: Tensor, noise: Mapping[str,
 
         return _taped(network, params, x, on_output), tape
 
-    own = {name for view in network.layers for name in view.parameters}
-    dims = {name: 0 if name in own else None for name in params}
     values = {name: (n.precision_factor, n.base) for name, n in noise.items()}
-    f, tape = vmap(member, in_dims=(dims, 0, 0, 0))(params, x, nudges, values)
+    f, tape = vmap(member, in_dims=0)(params, x, nudges, values)
     return f, tape, nudges
 
 
@@ -214,6 +225,16 @@ def call_shapes(network: Network, x: Tensor, lead: int) -> dict[str, list[torch.
             return z
 
         with torch.no_grad():
-            _taped(network, network.layer_parameters(), one, on_output)
+            _taped(network, replace(network, values=None).layer_parameters(), one, on_output)
         network.cache[key] = shapes
     return network.cache[key]
+
+
+def row_counts(network: Network, x: Tensor, lead: int) -> dict[str, int]:
+    """R, the rows of every chosen layer in one member's pass over the batch."""
+    shapes = call_shapes(network, x, lead)
+    return {view.name: sum(_row_count(view, shape) for shape in shapes[view.name]) for view in network.layers}
+
+
+def _row_count(view: LayerView, shape: torch.Size) -> int:
+    return view.output_rows(torch.empty(shape, device="meta"), 0).shape[-2]

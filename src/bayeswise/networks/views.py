@@ -2,6 +2,11 @@
 
 A view is the extension point for layer types: register a function in `VIEWS` and every layerwise method
 can train the layer.
+
+How rows that share one input count is said here, once, for every view: R is the number of rows of *this
+layer* in the batch, for each of B inputs one row per position (of a sequence, or of a convolution's output)
+and per call. A row counts for N_eff / R rows of the data (`Problem.row_weight`), so that the positions of one
+input together have one row's worth of evidence: more positions make a layer's statistics smoother, not surer.
 """
 
 from __future__ import annotations
@@ -13,9 +18,15 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from bayeswise.networks.convolutions import convolution_view
+from bayeswise.networks.plain import is_plain, parameter_names
+
 
 class LayerView(Protocol):
-    """How one layer becomes rows: x (…, R, I) with its column of ones, W (…, I, O), z = x W."""
+    """How one layer becomes rows: x (…, R, I) with its column of ones, W (…, I, O), z = x W.
+
+    A layer of G independent regressions has the dimension G before the last two: x (…, G, R, I) and so on.
+    """
 
     @property
     def name(self) -> str:
@@ -30,6 +41,16 @@ class LayerView(Protocol):
     @property
     def outputs(self) -> int:
         """O."""
+        ...
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """(G,) for G independent regressions side by side, () for one."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """The number of weights, those of the column of ones counted."""
         ...
 
     @property
@@ -76,10 +97,19 @@ class LinearView:
         return self.features + self.bias
 
     @property
+    def groups(self) -> tuple[int, ...]:
+        """One regression."""
+        return ()
+
+    @property
+    def size(self) -> int:
+        """The number of weights."""
+        return self.inputs * self.outputs
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """The names of the module's parameters that this layer owns."""
-        names = ("weight", "bias") if self.bias else ("weight",)
-        return tuple(f"{self.name}.{name}" if self.name else name for name in names)
+        return parameter_names(self.name, self.bias)
 
     def rows(self, x: Tensor, lead: int) -> Tensor:
         """The layer's input as rows (…, R, I): a copy, because the module may change its tensor in place."""
@@ -109,15 +139,12 @@ class LinearView:
 
 def linear_view(name: str, module: nn.Module) -> LinearView | None:
     """The view of a plain `nn.Linear`; None where a subclass or parametrisation changes what it computes."""
-    if not isinstance(module, nn.Linear) or type(module).forward is not nn.Linear.forward:
-        return None
-    own = dict(module.named_parameters(recurse=False))
-    if "weight" not in own or (module.bias is not None and "bias" not in own):
+    if not isinstance(module, nn.Linear) or not is_plain(module, nn.Linear):
         return None
     return LinearView(name, module.in_features, module.out_features, module.bias is not None)
 
 
-VIEWS: list[Callable[[str, nn.Module], LayerView | None]] = [linear_view]
+VIEWS: list[Callable[[str, nn.Module], LayerView | None]] = [linear_view, convolution_view]
 
 
 def view_of(name: str, module: nn.Module) -> LayerView | None:

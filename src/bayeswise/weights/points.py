@@ -20,6 +20,7 @@ class Point:
 
     params: Params  # and the buffers that belong to them (…)
     covariance: Tensor | None  # (…, O, O)
+    tangent = None
 
     @property
     def distinct(self) -> int:
@@ -97,6 +98,7 @@ class Dropped:
     rates: dict[str, float]  # p by the keys of masks
     shapes: dict[str, tuple[int, ...]]  # of one draw's masks (…)
     covariance: Tensor | None  # (…, O, O)
+    tangent = None
 
     @property
     def distinct(self) -> int | None:

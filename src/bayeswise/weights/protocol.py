@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from torch import Generator, Tensor
 
+from bayeswise.linearised import Link
 from bayeswise.networks import Network, Params
 
 
@@ -16,6 +17,11 @@ class WeightDistribution(Protocol):
     @property
     def distinct(self) -> int | None:
         """How many different draws there are, after which they repeat; None where every draw is new."""
+        ...
+
+    @property
+    def tangent(self) -> Link | None:
+        """How the outputs of the linearised network become predictions; None where networks are drawn."""
         ...
 
     def noise_factor(self, n: int, rng: Generator) -> Tensor | None:

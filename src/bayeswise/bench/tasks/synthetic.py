@@ -12,7 +12,7 @@ from bayeswise import metrics
 from bayeswise.bench.jobs import Job, Request
 from bayeswise.bench.settings import Recipe, with_steps
 from bayeswise.bench.watch import Watch
-from bayeswise.methods import METHODS
+from bayeswise.methods import METHODS, fresh
 from bayeswise.posterior import Posterior
 from bayeswise.report.demo import Settings
 from bayeswise.report.problems import Curve, Plane, sinc, sines, two_moons
@@ -78,7 +78,7 @@ def _methods(request: Request, name: str) -> Iterator[tuple[str, Any]]:
     if request.method not in METHODS:
         raise ValueError(f"there is no method {request.method!r}; there are {', '.join(METHODS)}")
     if request.settings == "default":
-        yield "default", METHODS[request.method]()
+        yield "default", fresh(request.method)
     elif request.settings != "paper" or request.method not in ("bali", "bbb"):
         asked = f"{request.settings} settings for {request.method}"
         raise ValueError(f"task synthetic has no {asked}; use --settings default")

@@ -1,0 +1,214 @@
+r"""Zero-mean Gaussians over weights, given by curvature and prior precision: N(0, (G + δ)⁻¹).
+
+Each knows its log-determinant, how to apply the root of its covariance to noise, how many directions the data
+determine, γ = tr G (G + δ)⁻¹, and what it makes of a linear function of the weights. For one layer, W (I, O),
+rows x and output gradients g, that function is Σ_t xᵀ g W; `features` are vectors φ with covariance φ φ'ᵀ.
+
+| form | G | root times noise z |
+|---|---|---|
+| Kronecker | (Q_A ⊗ Q_B) diag(l) (Q_A ⊗ Q_B)ᵀ | Q_A (z / sqrt(l + δ)) Q_Bᵀ |
+| Diagonal | diag(l) | z / sqrt(l + δ) |
+| Dense | any, of all layers together | L⁻ᵀ z, L Lᵀ = G + diag(δ) |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from bayeswise.linalg import factorise, logdet, solve_lower, solve_lower_t
+
+Features = Callable[[Tensor], Tensor]  # g (…, B, T, O) -> φ (…, B, F)
+
+
+class LayerGaussian(Protocol):
+    """N(0, (G + δ)⁻¹) over one layer's weights."""
+
+    @property
+    def eigenvalues(self) -> Tensor:
+        """Those of G (…, I, O)."""
+        ...
+
+    @property
+    def precision(self) -> Tensor:
+        """The prior's δ, () or (…, 1, 1) or as the weights."""
+        ...
+
+    def log_det(self) -> Tensor:
+        """Of G + δ, (…,)."""
+        ...
+
+    def determined(self) -> Tensor:
+        """γ = tr G (G + δ)⁻¹, (…,)."""
+        ...
+
+    def root(self, noise: Tensor) -> Tensor:
+        """Weights (n, …, I, O) from standard noise of that shape."""
+        ...
+
+    def features(self, x: Tensor) -> Features:
+        """For one row of each example, x (…, B, 1, I), O numbers; else all I·O."""
+        ...
+
+    def joint_features(self, x: Tensor) -> Features:
+        """All I·O numbers, whose products are also covariances between examples."""
+        ...
+
+    def at_output(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Where z is the function itself, x (…, B, I): V (…, B, O) and Q with covariance Q diag(V) Qᵀ."""
+        ...
+
+    def with_precision(self, precision: Tensor) -> LayerGaussian:
+        """The same curvature under another prior."""
+        ...
+
+    def tempered(self, scale: Tensor) -> LayerGaussian:
+        """The curvature times a number (…, 1, 1)."""
+        ...
+
+
+class _Spectral:
+    """What follows from the eigenvalues l of G and an isotropic or matching δ."""
+
+    eigenvalues: Tensor
+    precision: Tensor
+
+    @property
+    def variance(self) -> Tensor:
+        """1 / (l + δ) (…, I, O)."""
+        return 1 / (self.eigenvalues + self.precision)
+
+    def log_det(self) -> Tensor:
+        """Of G + δ, (…,)."""
+        return (self.eigenvalues + self.precision).log().sum((-2, -1))
+
+    def determined(self) -> Tensor:
+        """γ = Σ l / (l + δ), (…,)."""
+        return (self.eigenvalues * self.variance).sum((-2, -1))
+
+
+@dataclass(frozen=True)
+class KroneckerGaussian(_Spectral):
+    """G = (Q_A ⊗ Q_B) diag(l) (Q_A ⊗ Q_B)ᵀ."""
+
+    left: Tensor  # Q_A (…, I, I)
+    right: Tensor  # Q_B (…, O, O)
+    eigenvalues: Tensor  # l (…, I, O)
+    precision: Tensor  # δ, () or (…, 1, 1)
+
+    @classmethod
+    def of(cls, left: Tensor, right: Tensor, rows: Tensor, precision: Tensor) -> KroneckerGaussian:
+        """From the factors Σ x xᵀ and Σ g gᵀ of so many rows."""
+        a, q_a = torch.linalg.eigh(left)
+        b, q_b = torch.linalg.eigh(right)
+        a, b = a.clamp_min(0), b.clamp_min(0)  # negative by rounding only: both are Gram matrices
+        return cls(q_a.contiguous(), q_b.contiguous(), a[..., :, None] * b[..., None, :] / rows, precision)
+
+    def root(self, noise: Tensor) -> Tensor:
+        """Q_A (z / sqrt(l + δ)) Q_Bᵀ."""
+        return self.left.to(noise) @ (noise * self.variance.sqrt().to(noise)) @ self.right.mT.to(noise)
+
+    def features(self, x: Tensor) -> Features:
+        """φ_j = sqrt(Σ_i (x Q_A)_i² / (l + δ)_ij) (g Q_B)_j."""
+        if x.shape[-2] > 1:
+            return self.joint_features(x)
+        scale = self._spread(x.squeeze(-2)).sqrt()  # (…, B, O)
+        right = self.right.to(x)
+        return lambda g: scale * (g.squeeze(-2) @ right)
+
+    def joint_features(self, x: Tensor) -> Features:
+        """φ_ij = Σ_t (x Q_A)_i (g Q_B)_j / sqrt(l + δ)_ij."""
+        rotated, right = x @ self.left.to(x)[..., None, :, :], self.right.to(x)[..., None, :, :]
+        std = self.variance.sqrt().to(x)[..., None, :, :]
+        return lambda g: (rotated.mT @ (g @ right) * std).flatten(-2)
+
+    def at_output(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """V = (x Q_A)² / (l + δ), Q = Q_B."""
+        return self._spread(x), self.right.to(x)
+
+    def _spread(self, x: Tensor) -> Tensor:
+        return (x @ self.left.to(x)).square() @ self.variance.to(x)  # (…, B, O)
+
+    def with_precision(self, precision: Tensor) -> KroneckerGaussian:
+        """The same curvature under another prior."""
+        return replace(self, precision=precision)
+
+    def tempered(self, scale: Tensor) -> KroneckerGaussian:
+        """The curvature times a number (…, 1, 1)."""
+        return replace(self, eigenvalues=self.eigenvalues * scale)
+
+
+@dataclass(frozen=True)
+class DiagonalGaussian(_Spectral):
+    """G = diag(l)."""
+
+    eigenvalues: Tensor  # l (…, I, O)
+    precision: Tensor  # δ, () or (…, 1, 1) or (…, I, O)
+
+    def root(self, noise: Tensor) -> Tensor:
+        """z / sqrt(l + δ)."""
+        return noise * self.variance.sqrt().to(noise)
+
+    def features(self, x: Tensor) -> Features:
+        """φ_j = sqrt(Σ_i x_i² / (l + δ)_ij) g_j."""
+        if x.shape[-2] > 1:
+            return self.joint_features(x)
+        scale = (x.squeeze(-2).square() @ self.variance.to(x)).sqrt()  # (…, B, O)
+        return lambda g: scale * g.squeeze(-2)
+
+    def joint_features(self, x: Tensor) -> Features:
+        """φ_ij = Σ_t x_i g_j / sqrt(l + δ)_ij."""
+        std = self.variance.sqrt().to(x)[..., None, :, :]
+        return lambda g: (x.mT @ g * std).flatten(-2)
+
+    def at_output(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """V = x² / (l + δ), Q = 1."""
+        eye = torch.eye(self.eigenvalues.shape[-1], dtype=x.dtype, device=x.device)
+        return x.square() @ self.variance.to(x), eye
+
+    def with_precision(self, precision: Tensor) -> DiagonalGaussian:
+        """The same curvature under another prior."""
+        return replace(self, precision=precision)
+
+    def tempered(self, scale: Tensor) -> DiagonalGaussian:
+        """The curvature times a number (…, 1, 1)."""
+        return replace(self, eigenvalues=self.eigenvalues * scale)
+
+
+@dataclass(frozen=True)
+class DenseGaussian:
+    """L Lᵀ = G + diag(δ) of all weights, one after another."""
+
+    curvature: Tensor  # G (…, P, P)
+    precision: Tensor  # δ (…, P)
+    factor: Tensor  # L (…, P, P)
+
+    @classmethod
+    def of(cls, curvature: Tensor, precision: Tensor) -> DenseGaussian:
+        """Factorise G + diag(δ)."""
+        precision = precision.expand(curvature.shape[:-1])
+        total = curvature + torch.diag_embed(precision)
+        factor = factorise(total, "the curvature with the prior").lower.contiguous()
+        return cls(curvature, precision, factor)
+
+    def log_det(self) -> Tensor:
+        """Of G + diag(δ), (…,)."""
+        return logdet(self.factor)
+
+    def determined(self) -> Tensor:
+        """γ_p = 1 - δ_p ((G + δ)⁻¹)_pp of every weight, (…, P)."""
+        eye = torch.eye(self.factor.shape[-1], dtype=self.factor.dtype, device=self.factor.device)
+        inverse = solve_lower(self.factor, eye).square().sum(-2)  # the diagonal of L⁻ᵀ L⁻¹
+        return 1 - self.precision * inverse
+
+    def root(self, noise: Tensor) -> Tensor:
+        """L⁻ᵀ z for noise (n, …, P)."""
+        return solve_lower_t(self.factor.to(noise), noise[..., None])[..., 0]
+
+    def features(self, jacobian: Tensor) -> Tensor:
+        """φ = L⁻¹ J for rows J (…, B, P)."""
+        return solve_lower(self.factor.to(jacobian), jacobian.mT).mT

@@ -1,0 +1,227 @@
+r"""Curvature of a log-likelihood in a network's chosen layers, one column of the outputs' Hessian at a time.
+
+With H_n the Hessian of -log p(y_n | f_n) in the outputs, and J_n = ∂f_n/∂w, the generalised Gauss-Newton
+matrix is
+
+    G = Σ_n J_nᵀ H_n J_n = Σ_n Σ_s (J_nᵀ s)(J_nᵀ s)ᵀ,      H_n = Σ_s s sᵀ
+
+and the Fisher matrices replace Σ_s by a drawn label's or the true label's score. For a layer z = x W with the
+gradients g = ∂(sᵀf)/∂z of its outputs, J_nᵀ s is Σ_t x_t g_tᵀ over the T rows t that the layer has of one
+example (T > 1 for convolutions, sequences and layers that are used again):
+
+    full        Σ_n Σ_s vec(Σ_t x g) vec(Σ_t x g)ᵀ                 over all layers together
+    diagonal    Σ_n Σ_s (Σ_t x g)²
+    Kronecker   (Σ x xᵀ) ⊗ (Σ Σ_s g gᵀ) / R,  R = N T              every shared position is a row of its own
+
+All are sums over rows: batches add in any split. No array of batch x outputs x parameters is ever formed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Generator, Tensor
+
+from bayeswise.linalg import gram
+from bayeswise.networks.network import Network, Params
+from bayeswise.networks.signals import by_call, recorded
+
+Gradients = dict[str, Tensor]  # g (…, R, O) by layer, of one column
+CHUNK_NUMBERS = 2**22  # of the per-example gradients that are held at once
+
+
+class Curved(Protocol):
+    """What curvature asks of a likelihood."""
+
+    def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
+        """Log p(y | f) of every row."""
+        ...
+
+    def hessian_root(self, f: Tensor, rng: Generator | None = None) -> Iterator[Tensor]:
+        """Columns s (…, B, O) with Σ s sᵀ = H; with `rng` one random column with E[s sᵀ] = H."""
+        ...
+
+    def hessian_sum(self, f: Tensor) -> Tensor:
+        """The sum of H over the batch, (…, O, O)."""
+        ...
+
+
+class Curvature(Protocol):
+    """Which matrix: the columns s (…, B, O) that stand for H."""
+
+    def columns(self, likelihood: Curved, f: Tensor, y: Tensor, rng: Generator) -> Iterator[Tensor]:
+        """One column after another."""
+        ...
+
+    def sum(self, likelihood: Curved, f: Tensor) -> Tensor | None:
+        """Σ_n Σ_s s sᵀ (…, O, O) where it is known without columns."""
+        ...
+
+
+@dataclass(frozen=True)
+class GaussNewton:
+    """The exact generalised Gauss-Newton matrix: as many columns as outputs."""
+
+    def columns(self, likelihood: Curved, f: Tensor, y: Tensor, rng: Generator) -> Iterator[Tensor]:
+        """The columns of an exact root of H."""
+        return likelihood.hessian_root(f)
+
+    def sum(self, likelihood: Curved, f: Tensor) -> Tensor | None:
+        """Σ_n H_n."""
+        return likelihood.hessian_sum(f)
+
+
+@dataclass(frozen=True)
+class MonteCarloFisher:
+    """The same in expectation, from labels drawn by the model: as many columns as samples."""
+
+    samples: int = 1
+
+    def columns(self, likelihood: Curved, f: Tensor, y: Tensor, rng: Generator) -> Iterator[Tensor]:
+        """The scores of drawn labels."""
+        for _ in range(self.samples):
+            for column in likelihood.hessian_root(f, rng):
+                yield column / self.samples**0.5
+
+    def sum(self, likelihood: Curved, f: Tensor) -> Tensor | None:
+        """Only by columns."""
+        return None
+
+
+@dataclass(frozen=True)
+class EmpiricalFisher:
+    """Products of the gradients at the true labels: one column."""
+
+    def columns(self, likelihood: Curved, f: Tensor, y: Tensor, rng: Generator) -> Iterator[Tensor]:
+        """The score ∂ log p(y | f) / ∂f."""
+        with torch.enable_grad():
+            point = f.detach().requires_grad_()
+            yield torch.autograd.grad(likelihood.log_prob(point, y).sum(), point)[0]
+
+    def sum(self, likelihood: Curved, f: Tensor) -> Tensor | None:
+        """Only by columns."""
+        return None
+
+
+# ------------------------------------------------------------------------- one pass forward, many backward
+
+
+@dataclass(frozen=True)
+class Backward:
+    """A pass forward, and one backward pass for each column that is asked for."""
+
+    output: Tensor  # f (…, B, O)
+    rows: dict[str, Tensor]  # x (…, R, I) by layer, one example after another
+    back: Callable[[Tensor], Gradients]  # s (…, B, O) -> g of every layer
+
+    @property
+    def examples(self) -> int:
+        """B."""
+        return self.output.shape[-2]
+
+    def without(self, name: str | None) -> Backward:
+        """The same, blind for one layer."""
+        rows = {key: x for key, x in self.rows.items() if key != name}
+        return Backward(self.output, rows, lambda s: {k: g for k, g in self.back(s).items() if k != name})
+
+    def per_example(self, name: str, g: Tensor) -> Tensor:
+        """Σ_t x g of every example, (…, B, I, O)."""
+        x, g = self.rows[name].unflatten(-2, (self.examples, -1)), g.unflatten(-2, (self.examples, -1))
+        return x.mT @ g
+
+    def flat(self, grads: Gradients) -> Tensor:
+        """J_nᵀ s of every example, all layers one after another: (…, B, P)."""
+        lead = self.output.dim() - 2
+        parts = [self.per_example(name, grads[name]).flatten(-2) for name in self.rows]
+        return torch.cat([beside(part, lead) for part in parts], -1)
+
+
+def beside(features: Tensor, lead: int) -> Tensor:
+    """Numbers of every example (…, B, F), where independent regressions had them apart (…, G, B, F)."""
+    return features if features.dim() == lead + 2 else features.movedim(-3, -2).flatten(-2)
+
+
+def backward(network: Network, params: Params, x: Tensor, lead: int = 0) -> Backward:
+    """Run the network at these parameters; columns come back as gradients of the layers' outputs.
+
+    With `lead` = 1 parameters and x carry a leading member dimension.
+    """
+    with torch.enable_grad():
+        f, tape, points = recorded(network, params, x, lead)
+    flat = [point for name in points for point in points[name]]
+    views = {view.name: view for view in network.layers}
+
+    def joined(name: str, parts: list[Tensor]) -> Tensor:
+        return _by_example(parts, f.shape[-2], name)
+
+    def back(s: Tensor) -> Gradients:
+        found = iter(
+            torch.autograd.grad(f, flat, s, retain_graph=True, allow_unused=True, materialize_grads=True)
+        )
+        grads = {name: by_call(tape[name], [next(found) for _ in of]) for name, of in points.items()}
+        return {k: joined(k, [views[k].output_rows(g, lead) for g in of]) for k, of in grads.items()}
+
+    rows = {view.name: joined(view.name, [rows for rows, _ in tape[view.name]]) for view in network.layers}
+    return Backward(f.detach(), rows, back)
+
+
+def _by_example(parts: list[Tensor], examples: int, name: str) -> Tensor:
+    """The rows of all calls, those of one example beside one another: (…, B·T, width)."""
+    for part in parts:
+        if part.shape[-2] % examples:
+            raise ValueError(
+                f'layer "{name}" has {part.shape[-2]} rows for {examples} examples; its rows must belong to '
+                "single examples: leave the layer out with select=…"
+            )
+    if len(parts) == 1:
+        return parts[0]
+    return torch.cat([part.unflatten(-2, (examples, -1)) for part in parts], -2).flatten(-3, -2)
+
+
+# --------------------------------------------------------------------------- sums over the rows of one batch
+
+
+def left_factors(done: Backward) -> dict[str, Tensor]:
+    """Σ x xᵀ of every layer, (…, I, I)."""
+    return {name: gram(x) for name, x in done.rows.items()}
+
+
+def right_factors(done: Backward, columns: Iterator[Tensor]) -> dict[str, Tensor]:
+    """Σ Σ_s g gᵀ of every layer, (…, O, O)."""
+    total: dict[str, Tensor] = {}
+    for s in columns if done.rows else ():
+        for name, g in done.back(s).items():
+            total[name] = total[name].add_(gram(g)) if name in total else gram(g)
+    return total
+
+
+def diagonal(done: Backward, columns: Iterator[Tensor]) -> dict[str, Tensor]:
+    """Σ_n Σ_s (Σ_t x g)² of every layer, (…, I, O)."""
+    single = [name for name, x in done.rows.items() if x.shape[-2] == done.examples]
+    squares: dict[str, Tensor] = {}  # Σ_s g² of the layers with one row for each example
+    total: dict[str, Tensor] = {}
+    for s in columns:
+        for name, g in done.back(s).items():
+            if name in single:
+                squares[name] = squares[name].addcmul_(g, g) if name in squares else g.square()
+            else:
+                found = _squared_gradients(done.rows[name], g, done.examples)
+                total[name] = total[name].add_(found) if name in total else found
+    total |= {name: done.rows[name].square().mT @ squares[name] for name in single}
+    return {name: total[name] for name in done.rows}
+
+
+def _squared_gradients(x: Tensor, g: Tensor, examples: int) -> Tensor:
+    """Σ_n (Σ_t x g)², a few examples at a time."""
+    x, g = x.unflatten(-2, (examples, -1)), g.unflatten(-2, (examples, -1))  # (…, B, T, ·)
+    size = max(1, CHUNK_NUMBERS // (x.shape[-1] * g.shape[-1] * x.shape[:-3].numel()))
+    parts = zip(x.split(size, -3), g.split(size, -3), strict=True)
+    return torch.stack([(a.mT @ b).square().sum(-3) for a, b in parts]).sum(0)
+
+
+def full(done: Backward, columns: Iterator[Tensor]) -> Tensor:
+    """Σ_n Σ_s vec(Σ_t x g) vec(Σ_t x g)ᵀ of all layers together, (…, P, P)."""
+    return sum((gram(done.flat(done.back(s))) for s in columns), torch.zeros(()))
