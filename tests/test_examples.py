@@ -86,7 +86,7 @@ def short_runs(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 
-METHOD_PAGES = [f"docs/methods/{name}.md" for name in ("map", "ensemble", "mc_dropout", "bbb")]
+METHOD_PAGES = [f"docs/methods/{name}.md" for name in ("map", "ensemble", "mc_dropout", "bbb", "swag")]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guide.md", *METHOD_PAGES])

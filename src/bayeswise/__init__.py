@@ -18,6 +18,7 @@ _WHERE = {
     "MCDropout": "methods",
     "BayesByBackprop": "methods",
     "Ensemble": "methods",
+    "SWAG": "methods",
     "Gaussian": "likelihoods",
     "Categorical": "likelihoods",
     "Bernoulli": "likelihoods",
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
     from bayeswise.methods import BALI as BALI
     from bayeswise.methods import MAP as MAP
     from bayeswise.methods import METHODS as METHODS
+    from bayeswise.methods import SWAG as SWAG
     from bayeswise.methods import BayesByBackprop as BayesByBackprop
     from bayeswise.methods import Ensemble as Ensemble
     from bayeswise.methods import MCDropout as MCDropout

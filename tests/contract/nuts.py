@@ -238,6 +238,7 @@ TABLE = {
     "bali": Row(bali),
     "map": Row(descending("map")),
     "ensemble": Row(descending("ensemble")),
+    "swag": Row(descending("swag", learning_rate=bw.Constant(0.03), warmup_rate=bw.Cosine(0.02), every=10)),
     "mc_dropout": Row(descending("mc_dropout"), dropout=0.1),
     "bbb": Row(
         lambda task: METHODS["bbb"](

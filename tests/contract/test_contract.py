@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bayeswise as bw
 from bayeswise.fitting import FixedParametersWarning, PrecisionWarning
 from bayeswise.methods import METHODS
+from bayeswise.methods.schedules import Cyclic
 from bayeswise.priors import ScaleMixture
 from bayeswise.saving import SavedModelError, flatten, unflatten
 from bayeswise.training import Progress
@@ -34,10 +35,19 @@ TABLE = {
     "mc_dropout": Row(lambda steps: bw.MCDropout(steps=steps), fixes=False),
     "bbb": Row(lambda steps: bw.BayesByBackprop(steps=steps), fixes=False),
     "ensemble": Row(lambda steps: bw.Ensemble(members=3, steps=steps), fixes=False),
+    "swag": Row(lambda steps: bw.SWAG(every=2, steps=steps, warmup_rate=bw.Cosine(0.02)), fixes=False),
 }
 VARIANTS = {  # settings under which the promises could break
     "bbb, weight noise": Row(
         lambda s: bw.BayesByBackprop(steps=s, kl_weight=0.1, prior=ScaleMixture(), forward=bw.WeightNoise()),
+        fixes=False,
+    ),
+    "swag, diagonal": Row(
+        lambda s: bw.SWAG(rank=0, every=2, warmup=0.0, learning_rate=Cyclic(0.1, 0.02, 2), steps=s),
+        fixes=False,
+    ),
+    "swag, members": Row(
+        lambda s: bw.SWAG(rank=3, every=1, members=2, draws=3, warmup_rate=bw.Cosine(0.02), steps=s),
         fixes=False,
     ),
     "bali, weight noise": Row(lambda steps: bw.BALI(steps=steps, forward=bw.WeightNoise()), True),

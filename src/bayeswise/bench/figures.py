@@ -27,8 +27,9 @@ COLORS = {
     "map": pen.GREEN,
     "bbb": "#b5568c",
     "ensemble": "#a87400",
+    "swag": "#7a6a58",
 }
-SPARE = (*COLORS.values(), "#3aa0d8", pen.INK, "#7a6a58")
+SPARE = (*COLORS.values(), pen.INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 
 

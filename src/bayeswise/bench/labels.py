@@ -29,6 +29,7 @@ METHODS = {
     "map": "MAP",
     "bbb": "BBB",
     "ensemble": "Ensemble",
+    "swag": "SWAG",
 }
 # In this order, others behind.
 SETTINGS = ("paper", "reproduction", "printed", "default")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from bayeswise.methods.ensemble import Ensemble as Ensemble
     from bayeswise.methods.map import MAP as MAP
     from bayeswise.methods.mc_dropout import MCDropout as MCDropout
+    from bayeswise.methods.swag import SWAG as SWAG
 
 
 class Registry(dict[str, Any]):
@@ -43,6 +44,7 @@ METHODS = Registry(
         "mc_dropout": "mc_dropout.MCDropout",
         "bbb": "bbb.BayesByBackprop",
         "ensemble": "ensemble.Ensemble",
+        "swag": "swag.SWAG",
     }
 )
 
