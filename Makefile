@@ -6,7 +6,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 PINS := pyproject.toml constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all lint docs clean
+.PHONY: help demo test test-all lint docs peers clean
 .DELETE_ON_ERROR:
 
 help: ## show this list
@@ -38,9 +38,12 @@ docs: .venv/installed-docs ## build the documentation in docs/_build/html
 	@echo "Building the documentation: docs/_build/html/index.html"
 	@$(BIN)/sphinx-build -W --keep-going -q -b html docs docs/_build/html
 
+peers: .venv-peers/installed ## the libraries that benchmarks/peers compares with, in .venv-peers
+	@echo "Ready: OMP_NUM_THREADS=1 .venv-peers/bin/python benchmarks/peers/laplace_torch.py --data-dir DIR"
+
 clean: ## remove .venv, caches and everything built
 	@echo "Removing .venv, caches and everything built."
-	@rm -rf .venv build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis src/*.egg-info
+	@rm -rf .venv .venv-peers build dist demo docs/_build .pytest_cache .ruff_cache .hypothesis src/*.egg-info
 	@find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -60,4 +63,15 @@ clean: ## remove .venv, caches and everything built
 .venv/installed-docs: .venv/installed
 	@echo "Installing the documentation tools into .venv (once)."
 	@$(PIP) --no-build-isolation -e '.[docs]'
+	@touch $@
+
+# Without their dependencies: some of them declare packages that nothing here needs.
+.venv-peers/installed: $(PINS) benchmarks/peers/requirements.txt
+	@echo "Creating .venv-peers and installing the peers (once; a few minutes)."
+	@$(PYTHON) -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt setuptools
+	@.venv-peers/bin/python -m pip install -qq --disable-pip-version-check -c constraints.txt \
+		--no-build-isolation torch -e '.[all]'
+	@.venv-peers/bin/python -m pip install -qq --disable-pip-version-check --no-deps \
+		-r benchmarks/peers/requirements.txt
 	@touch $@

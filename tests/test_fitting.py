@@ -404,7 +404,7 @@ def test_the_warning_is_short_and_the_summary_is_whole():
 
 def test_warnings_can_be_named():
     assert bw.NumericalWarning is NumericalWarning and bw.FixedParametersWarning is FixedParametersWarning
-    assert len(bw.__all__) <= 27
+    assert len(bw.__all__) <= 28
 
 
 # -------------------------------------------------------------------------------------- the identity of a run

@@ -19,6 +19,7 @@ _WHERE = {
     "BayesByBackprop": "methods",
     "Ensemble": "methods",
     "SWAG": "methods",
+    "Laplace": "methods",
     "Gaussian": "likelihoods",
     "Categorical": "likelihoods",
     "Bernoulli": "likelihoods",
@@ -39,8 +40,10 @@ _WHERE = {
     "metrics": "metrics",
 }
 _ALSO = {"METHODS": "methods", "Predictive": "predictive", "Posterior": "posterior"}  # for types and tools
+_ALSO |= dict.fromkeys(("Kronecker", "Diagonal", "Full"), "methods.structures")  # values of single settings
 _ALSO |= dict.fromkeys(("MonteCarlo", "Pairwise", "Probit", "Bridge"), "linearised")
 _ALSO |= dict.fromkeys(("GaussNewton", "MonteCarloFisher", "EmpiricalFisher"), "networks.curvature")
+_ALSO |= {"Evidence": "methods.evidence"}
 
 __all__ = [*_WHERE, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -81,13 +84,18 @@ if TYPE_CHECKING:
     from bayeswise.methods import SWAG as SWAG
     from bayeswise.methods import BayesByBackprop as BayesByBackprop
     from bayeswise.methods import Ensemble as Ensemble
+    from bayeswise.methods import Laplace as Laplace
     from bayeswise.methods import MCDropout as MCDropout
+    from bayeswise.methods.evidence import Evidence as Evidence
     from bayeswise.methods.forward import Deterministic as Deterministic
     from bayeswise.methods.forward import LocalReparametrisation as LocalReparametrisation
     from bayeswise.methods.forward import WeightNoise as WeightNoise
     from bayeswise.methods.schedules import Constant as Constant
     from bayeswise.methods.schedules import Cosine as Cosine
     from bayeswise.methods.schedules import StepDecay as StepDecay
+    from bayeswise.methods.structures import Diagonal as Diagonal
+    from bayeswise.methods.structures import Full as Full
+    from bayeswise.methods.structures import Kronecker as Kronecker
     from bayeswise.networks.curvature import EmpiricalFisher as EmpiricalFisher
     from bayeswise.networks.curvature import GaussNewton as GaussNewton
     from bayeswise.networks.curvature import MonteCarloFisher as MonteCarloFisher

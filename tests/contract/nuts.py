@@ -238,6 +238,9 @@ TABLE = {
     "bali": Row(bali),
     "map": Row(descending("map")),
     "ensemble": Row(descending("ensemble")),
+    "laplace": Row(
+        lambda task: METHODS["laplace"](precision=1 / task.variance, first=descending("map")(task))
+    ),
     "swag": Row(descending("swag", learning_rate=bw.Constant(0.03), warmup_rate=bw.Cosine(0.02), every=10)),
     "mc_dropout": Row(descending("mc_dropout"), dropout=0.1),
     "bbb": Row(
@@ -246,7 +249,14 @@ TABLE = {
         )
     ),
 }
-VARIANTS = {"bali, α = 0.25": Row(lambda task: bali(task, step_size=0.25))}
+VARIANTS = {
+    "bali, α = 0.25": Row(lambda task: bali(task, step_size=0.25)),
+    "laplace, full": Row(
+        lambda task: METHODS["laplace"](
+            structure=bw.Full(), precision=1 / task.variance, first=descending("map")(task)
+        )
+    ),
+}
 
 
 def names() -> list[str]:

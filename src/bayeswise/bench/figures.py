@@ -27,6 +27,7 @@ COLORS = {
     "map": pen.GREEN,
     "bbb": "#b5568c",
     "ensemble": "#a87400",
+    "laplace": "#3aa0d8",
     "swag": "#7a6a58",
 }
 SPARE = (*COLORS.values(), pen.INK)

@@ -29,6 +29,7 @@ METHODS = {
     "map": "MAP",
     "bbb": "BBB",
     "ensemble": "Ensemble",
+    "laplace": "Laplace",
     "swag": "SWAG",
 }
 # In this order, others behind.

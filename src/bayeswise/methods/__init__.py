@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bayeswise.methods.bali import BALI as BALI
     from bayeswise.methods.bbb import BayesByBackprop as BayesByBackprop
     from bayeswise.methods.ensemble import Ensemble as Ensemble
+    from bayeswise.methods.laplace import Laplace as Laplace
     from bayeswise.methods.map import MAP as MAP
     from bayeswise.methods.mc_dropout import MCDropout as MCDropout
     from bayeswise.methods.swag import SWAG as SWAG
@@ -44,6 +45,7 @@ METHODS = Registry(
         "mc_dropout": "mc_dropout.MCDropout",
         "bbb": "bbb.BayesByBackprop",
         "ensemble": "ensemble.Ensemble",
+        "laplace": "laplace.Laplace",
         "swag": "swag.SWAG",
     }
 )

@@ -1,0 +1,254 @@
+r"""The Laplace approximation: a Gaussian around trained weights, as wide as the curvature there says.
+
+    w* = argmax  Σ_n log p(y_n | f(x_n; w)) - ½ Σ_l δ_l |w_l|²          trained before, or by `first`
+    q(w) = N(w*, (G / T + δ)⁻¹),  G = Σ_n J_nᵀ H_n J_n                  in the form of the structure
+    f(x; w) ≈ f(x; w*) + J(x)(w - w*)                                   linearised predictions
+
+δ `precision` of each layer l, T `temperature`, J = ∂f/∂w, H the Hessian of -log p(y | f).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from bayeswise.linalg import NumericalError
+from bayeswise.linearised import Link, MonteCarlo
+from bayeswise.methods.evidence import Evidence, Fit, Fixed, tuned
+from bayeswise.methods.protocol import Batch, Data, Info, Method, Passes, Plan
+from bayeswise.methods.structures import Columns, Kronecker, Structure
+from bayeswise.networks import Network, Params, evaluating
+from bayeswise.networks.curvature import Curvature, GaussNewton, backward
+from bayeswise.posterior import Posterior
+from bayeswise.problem import Problem
+
+
+@dataclass(frozen=True)
+class LaplaceState:
+    """Sums over the rows seen so far."""
+
+    step: Tensor
+    sums: Params  # of the curvature, at noise Σ₀
+    log_lik: Tensor  # Σ log p(y | f) (…,), at noise Σ₀
+    noise: Tensor  # Σ₀ (…, O, O) in the network's units
+
+
+@dataclass(frozen=True)
+class Laplace:
+    """A Gaussian around the weights of a trained model.
+
+    `first` trains it before, `MAP()` for one; None takes the model's weights as they are. `subset` None takes
+    every layer that can be, "last" the one whose output is the model's, else names of layers. `precision` is
+    a number, one for each layer by name, or `Evidence()`. `link` says how labels are predicted from
+    linearised outputs; None draws networks instead.
+    """
+
+    structure: Structure = field(default=Kronecker())
+    curvature: Curvature = field(default=GaussNewton())
+    subset: str | tuple[str, ...] | None = None
+    precision: float | Mapping[str, float] | Evidence = field(default=Evidence())
+    temperature: float = 1.0
+    link: Link | None = field(default=MonteCarlo())
+    first: Method[Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse settings that have no meaning."""
+        if not self.temperature > 0:
+            raise ValueError(f"Laplace: temperature must be positive, not {self.temperature}")
+        given = self.precision
+        numbers = given.values() if isinstance(given, Mapping) else [given]
+        if not all(isinstance(d, Evidence) or d > 0 for d in numbers):
+            raise ValueError(f"Laplace: precision must be positive, not {given}")
+
+    @property
+    def standardises(self) -> bool:
+        """A model that was trained before keeps its units."""
+        return self.first is not None and self.first.standardises
+
+    @property
+    def infers_all(self) -> bool:
+        """Parameters outside the chosen layers stay as they are."""
+        return False
+
+    @property
+    def starts_from_model(self) -> bool:
+        """The module's weights are the centre."""
+        return self.first is None or self.first.starts_from_model
+
+    @property
+    def steps(self) -> int:
+        """Those of the training."""
+        return 0 if self.first is None else int(getattr(self.first, "steps", 0))
+
+    def plan(self, problem: Problem) -> Plan:
+        """Every row once, or the training's plan."""
+        return Passes(1) if self.first is None else self.first.plan(problem)
+
+    def init(self, problem: Problem, data: Data, rng: Generator) -> Any:
+        """Empty sums, or the training's start."""
+        if self.first is not None:
+            return self.first.init(problem, data, rng)
+        return self._empty(self._chosen(problem), data)
+
+    def step(self, problem: Problem, state: Any, batch: Batch, rng: Generator) -> tuple[Any, Info]:
+        """Add the curvature of a batch, or train."""
+        if self.first is not None:
+            return self.first.step(problem, state, batch, rng)
+        return self._added(self._chosen(problem), state, batch, rng)
+
+    def posterior(self, problem: Problem, state: Any, data: Data) -> Posterior:
+        """The Gaussian, with precision and noise as given or as the evidence says."""
+        if self.first is not None:
+            problem = _trained(problem, self.first.posterior(problem, state, data))
+            state = self._all_rows(self._chosen(problem), data)
+        else:
+            require_trained(problem, float(state.log_lik.sum()), data)
+        own = self._chosen(problem)
+        params = present(own)
+        means = {view.name: view.matrix(params).double().contiguous() for view in own.network.layers}
+        fit = Fit(own, self.structure, state.sums, means, state.log_lik, state.noise, self.temperature)
+        found = tuned(fit, self._precision(own.network), self.link)
+        inferred = {name for view in own.network.layers for name in view.parameters}
+        fixed = {name: value.clone() for name, value in params.items() if name not in inferred}
+        weights = replace(found.weights, fixed=fixed, covariance=found.noise if own.infers_noise else None)
+        notes = (f"{own.n} rows, {self.structure}, {self.curvature}", *found.notes)
+        return Posterior(own, weights, "Laplace", notes, log_evidence=found.log_evidence)
+
+    # ----------------------------------------------------------------------------- the pass over the rows
+
+    def _empty(self, problem: Problem, data: Data) -> LaplaceState:
+        network = problem.network
+        step = torch.zeros((), dtype=torch.int64, device=network.device)
+        log_lik = torch.zeros(problem.lead, dtype=torch.float64, device=network.device)
+        sums = self.structure.empty(network, problem.lead)
+        return LaplaceState(step, sums, log_lik, residual_noise(problem, data))
+
+    def _added(
+        self, problem: Problem, state: LaplaceState, batch: Batch, rng: Generator
+    ) -> tuple[LaplaceState, Info]:
+        (x, y), network = batch, problem.network
+        likelihood = problem.seen_likelihood(state.noise)
+        done = backward(network, present(problem), x, len(problem.lead))
+        log_lik = likelihood.log_prob(done.output, y)  # (…, B)
+        if not bool(log_lik.isfinite().all()):
+            raise NumericalError("Laplace: the model's outputs are not finite on the training rows")
+        columns = self.curvature.columns(likelihood, done.output, y, rng)
+        known = self.curvature.sum(likelihood, done.output)
+        self.structure.add_(state.sums, Columns(done, columns, known, network.output_layer))
+        total = state.log_lik + log_lik.double().sum(-1)
+        return replace(state, step=state.step + 1, log_lik=total), Info(log_lik.mean(-1))
+
+    def _all_rows(self, problem: Problem, data: Data) -> LaplaceState:
+        """The whole pass, after the training."""
+        rng = Generator(problem.network.device).manual_seed(0)
+        with evaluating(problem.network.module):
+            state = self._empty(problem, data)
+            for batch in data.ordered():
+                state, _ = self._added(problem, state, batch, rng)
+        return state
+
+    # -------------------------------------------------------------------------------- what is asked for
+
+    def _chosen(self, problem: Problem) -> Problem:
+        """The problem of the layers in the subset; found once."""
+        network, key = problem.network, ("laplace", self.subset)
+        if self.subset is None:
+            return problem
+        if key not in network.cache:
+            network.cache[key] = replace(problem, network=network.only(self._names(network)))
+        return network.cache[key]
+
+    def _names(self, network: Network) -> tuple[str, ...]:
+        there = [layer.name for layer in network.layers]
+        if self.subset == "last":
+            if network.output_layer is None:
+                raise ValueError(f"Laplace: no layer's output is the model's; give names of layers: {there}")
+            return (network.output_layer,)
+        wanted = (self.subset,) if isinstance(self.subset, str) else tuple(self.subset or ())
+        unknown = [name for name in wanted if name not in there]
+        if unknown or not wanted:
+            raise ValueError(f"Laplace: subset names {unknown or 'nothing'}; there are {there}")
+        return wanted
+
+    def _precision(self, network: Network) -> Evidence | Fixed:
+        given = self.precision
+        if isinstance(given, Evidence):
+            return given
+        names = [layer.name for layer in network.layers]
+        if not isinstance(given, Mapping):
+            return Fixed(dict.fromkeys(names, float(given)))
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise ValueError(f'Laplace: precision has no number for layer "{missing[0]}"; there are {names}')
+        return Fixed({name: float(given[name]) for name in names})
+
+
+def _trained(problem: Problem, found: Posterior) -> Problem:
+    """The problem at the weights that training found."""
+    values = getattr(found.weights, "params", None)
+    if values is None or found.weights.distinct != 1:
+        raise ValueError(f"Laplace: first={found.method} does not end in one network; use MAP()")
+    return replace(problem, network=problem.network.at(values))
+
+
+def present(problem: Problem) -> Params:
+    """All values of a pass, with the dimension of members where they have none of their own."""
+    module = problem.network.module
+    own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return {
+        k: v if v.dim() > own[k].dim() else v.expand((*problem.lead, *v.shape))
+        for k, v in problem.network.present().items()
+    }
+
+
+def _outputs(problem: Problem, data: Data) -> Iterator[tuple[Tensor, Tensor]]:
+    """Outputs and targets, batch by batch."""
+    params, lead = present(problem), len(problem.lead)
+    with torch.no_grad():
+        for x, y in data.ordered():
+            yield problem.network(params, x, lead, lead), y
+
+
+def residual_noise(problem: Problem, data: Data) -> Tensor:
+    """Σ₀ (…, O, O): the covariance of the residuals, where the noise is to be inferred."""
+    network = problem.network
+    eye = torch.eye(network.outputs, dtype=torch.float64, device=network.device)
+    if not problem.infers_noise:
+        return eye.expand(*problem.lead, *eye.shape)
+    total, rows = torch.zeros((), dtype=torch.float64, device=network.device), 0
+    for f, y in _outputs(problem, data):
+        r = (y - f).double()
+        total, rows = total + r.mT @ r, rows + r.shape[-2]
+    if not bool(total.isfinite().all()):
+        raise NumericalError("Laplace: the model's outputs are not finite on the training rows")
+    return total / rows + torch.finfo(network.dtype).eps * eye
+
+
+def require_trained(problem: Problem, log_lik: float, data: Data) -> None:
+    """Refuse a model that explains its rows worse than one answer for all of them."""
+    targets = torch.cat([y for _, y in data.ordered()], -2 if problem.likelihood.event_dim else -1)
+    best = _constant_log_lik(problem, targets)
+    rows = problem.n * max(1, problem.members or 1)
+    if not log_lik > best:
+        raise ValueError(
+            f"Laplace: the model is not trained: its log-likelihood is {log_lik / rows:.3g} per row, one "
+            f"answer for all rows has {best / rows:.3g}; train it, or use Laplace(first=bw.MAP())"
+        )
+
+
+def _constant_log_lik(problem: Problem, y: Tensor) -> float:
+    """The log-likelihood of the best constant output."""
+    if not y.is_floating_point():
+        counts = torch.nn.functional.one_hot(y, problem.network.outputs).double().sum(-2)  # (…, O)
+        return float(torch.special.xlogy(counts, counts / counts.sum(-1, keepdim=True)).sum())
+    if not problem.is_regression:
+        p, y = y.double().mean(-2, keepdim=True), y.double()
+        return float((torch.special.xlogy(y, p) + torch.special.xlogy(1 - y, 1 - p)).sum())
+    r = (y - y.mean(-2, keepdim=True)).double()
+    eye = torch.eye(r.shape[-1], dtype=r.dtype, device=r.device)
+    noise = r.mT @ r / r.shape[-2] + torch.finfo(r.dtype).eps * eye
+    return float(problem.seen_likelihood(noise).log_prob(torch.zeros_like(r), r).sum())

@@ -1,0 +1,163 @@
+"""The forms that a curvature can take, with the same few operations: begin, add a batch, be a Gaussian."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from bayeswise.distributions import DenseGaussian, DiagonalGaussian, KroneckerGaussian
+from bayeswise.linearised import Link
+from bayeswise.networks import Network, Params
+from bayeswise.networks.curvature import Backward, diagonal, full, left_factors, right_factors
+from bayeswise.weights import JointGaussian, LayerGaussians
+from bayeswise.weights.curved import flat_precision, inner
+
+Precision = Mapping[str, Tensor]  # δ of every layer, (…,)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What a batch adds: its pass, the columns s, and Σ s sᵀ where that is known without them."""
+
+    done: Backward
+    columns: Iterator[Tensor]
+    known: Tensor | None  # (…, O, O)
+    output_layer: str | None
+
+
+class Structure(Protocol):
+    """A form of curvature; sums are tensors by name."""
+
+    def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
+        """The sums over no rows."""
+        ...
+
+    def add_(self, sums: Params, batch: Columns) -> None:
+        """Add those of a batch."""
+        ...
+
+    def gaussian(
+        self, sums: Params, means: dict[str, Tensor], precision: Precision, link: Link | None
+    ) -> LayerGaussians | JointGaussian:
+        """N(M, (G + δ)⁻¹)."""
+        ...
+
+
+@dataclass(frozen=True)
+class Kronecker:
+    """Every layer's block as the product of two small matrices, (Σ x xᵀ) ⊗ (Σ g gᵀ) / R.
+
+    `bias` "joint" keeps the covariance between a layer's weights and its bias, "apart" drops it.
+    """
+
+    bias: Literal["joint", "apart"] = "joint"
+
+    def __post_init__(self) -> None:
+        """Refuse another word."""
+        if self.bias not in ("joint", "apart"):
+            raise ValueError(f'Kronecker: bias is "joint" or "apart", not {self.bias!r}')
+
+    def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
+        """Two factors for each layer, and its rows."""
+        sums: Params = {}
+        for view in network.layers:
+            own = (*lead, *view.groups)
+            sums[f"{view.name}/left"] = _zeros(network, *own, view.inputs, view.inputs)
+            sums[f"{view.name}/right"] = _zeros(network, *own, view.outputs, view.outputs)
+            sums[f"{view.name}/rows"] = _zeros(network)
+        return sums
+
+    def add_(self, sums: Params, batch: Columns) -> None:
+        """The output's layer needs no backward pass where Σ s sᵀ is known."""
+        done, last, right = batch.done, batch.output_layer, {}
+        if last is not None and last in done.rows and batch.known is not None:
+            right, done = {last: batch.known}, done.without(last)
+        right |= right_factors(done, batch.columns)
+        for name, left in left_factors(batch.done).items():
+            sums[f"{name}/left"] += left
+            sums[f"{name}/right"] += right[name]
+            sums[f"{name}/rows"] += batch.done.rows[name].shape[-2]
+
+    def gaussian(
+        self, sums: Params, means: dict[str, Tensor], precision: Precision, link: Link | None
+    ) -> LayerGaussians:
+        """In the eigenbasis of the factors."""
+        layers = {}
+        for name in means:
+            left, right, rows = (sums[f"{name}/{part}"] for part in ("left", "right", "rows"))
+            left = _apart(left, rows) if self.bias == "apart" else left
+            layers[name] = KroneckerGaussian.of(left, right, rows, inner(precision[name], left))
+        return LayerGaussians(means, {}, None, link, layers)
+
+
+def _apart(left: Tensor, rows: Tensor) -> Tensor:
+    """Without the products of inputs and the column of ones, where there is one: its square is R."""
+    if not bool(torch.isclose(left[..., -1, -1], rows.to(left)).all()):
+        return left
+    left = left.clone()
+    left[..., -1, :-1] = 0
+    left[..., :-1, -1] = 0
+    return left
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """One number for each weight: the exact diagonal."""
+
+    def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
+        """Zeros of the weights' shape."""
+        return {
+            view.name: _zeros(network, *lead, *view.groups, view.inputs, view.outputs)
+            for view in network.layers
+        }
+
+    def add_(self, sums: Params, batch: Columns) -> None:
+        """Squared gradients."""
+        for name, found in diagonal(batch.done, batch.columns).items():
+            sums[name] += found
+
+    def gaussian(
+        self, sums: Params, means: dict[str, Tensor], precision: Precision, link: Link | None
+    ) -> LayerGaussians:
+        """Independent weights."""
+        layers = {
+            name: DiagonalGaussian(sums[name].clone(), inner(precision[name], mean))
+            for name, mean in means.items()
+        }
+        return LayerGaussians(means, {}, None, link, layers)
+
+
+@dataclass(frozen=True)
+class Full:
+    """All weights of all layers together; the matrix is as large as the square of their number."""
+
+    limit: int = 20_000  # weights, beyond which it is refused: their square takes 3.2 GB
+
+    def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
+        """One matrix."""
+        size = sum(view.size for view in network.layers)
+        if size > self.limit:
+            raise ValueError(
+                f"a full covariance of {size} weights needs {8 * size**2 / 1e9:.1f} GB; use Kronecker(), "
+                f"fewer layers (subset), or raise Full(limit={self.limit})"
+            )
+        return {"full": _zeros(network, *lead, size, size)}
+
+    def add_(self, sums: Params, batch: Columns) -> None:
+        """Products of all gradients."""
+        sums["full"] += full(batch.done, batch.columns)
+
+    def gaussian(
+        self, sums: Params, means: dict[str, Tensor], precision: Precision, link: Link | None
+    ) -> JointGaussian:
+        """With one Cholesky factor."""
+        joint = DenseGaussian.of(sums["full"], flat_precision(means, precision))
+        return JointGaussian(means, {}, None, link, joint)
+
+
+def _zeros(network: Network, *shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64, device=network.device)
