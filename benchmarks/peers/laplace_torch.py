@@ -31,7 +31,7 @@ import bayeswise as bw
 sys.path.append(str(Path(__file__).parents[1]))
 from common import keep  # noqa: E402
 
-ROWS, NEW, BATCH, SOME = 10_000, 2_000, 500, 500
+ROWS, NEW, BATCH, SOME = 10_000, 2_000, 1_000, 500
 SEED, STEPS, PRECISION = 0, 400, 1.0
 
 

@@ -251,13 +251,20 @@ class Categorical(LabelMixture):
         return p * (v - (p * v).sum(-1, keepdim=True))
 
     def hessian_root(self, f: Tensor, rng: torch.Generator | None = None) -> Iterator[Tensor]:
-        """The columns sqrt(p_c) (e_c - p); with `rng` e_y - p for a sampled label y."""
+        """The O - 1 columns of the Cholesky factor; with `rng` e_y - p for a sampled label y.
+
+        With the tails t_k = Σ_{j ≥ k} p_j column k is sqrt(p_k t_{k+1} / t_k) at k, and that times
+        -p_j / t_{k+1} at each j behind it.
+        """
         p = f.softmax(-1)
         if rng is not None:
             yield F.one_hot(_sample_label(f, rng), f.shape[-1]) - p
             return
-        for c, e in enumerate(torch.eye(f.shape[-1], dtype=f.dtype, device=f.device)):
-            yield p[..., c : c + 1].sqrt() * (e - p)
+        tails = p.flip(-1).cumsum(-1).flip(-1).clamp_min(torch.finfo(p.dtype).tiny)  # t (..., B, O)
+        for k in range(f.shape[-1] - 1):
+            size = (p[..., k] * tails[..., k + 1] / tails[..., k]).sqrt().unsqueeze(-1)
+            behind = -size * p[..., k + 1 :] / tails[..., k + 1 : k + 2]
+            yield torch.cat([torch.zeros_like(p[..., :k]), size, behind], -1)
 
     def hessian_sum(self, f: Tensor) -> Tensor:
         """diag(Σ p) - PᵀP."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Protocol, cast
 
 import torch
@@ -184,6 +185,10 @@ class GaussianNumbers:
         """Of every row (1, …, b)."""
         return self.moment_matched(f).log_prob(y)[None]
 
+    def mean(self, f: Tensor) -> Tensor:
+        """M."""
+        return f[0]
+
     def moments(self, f: Tensor) -> Moments:
         """Mean, and the variances of function and noise."""
         mean, covariance = unpacked(f)
@@ -235,9 +240,13 @@ class GaussianLabels:
         y = y[..., None] if self.event_dim == 0 else y
         return p.gather(-1, y.long()[..., None])[..., 0].sum(-1)[None]
 
+    def mean(self, f: Tensor) -> Tensor:
+        """Mean probabilities by the link."""
+        return self.likelihood.mean_target(self.states(f))
+
     def moments(self, f: Tensor) -> Moments:
         """Mean probabilities by the link, and their entropy in two parts."""
-        mean = self.likelihood.mean_target(self.states(f))
+        mean = self.mean(f)
         entropy, mutual = self.information(f)
         return Moments(mean, (mean * (1 - mean)).clamp_min(0).sqrt(), mutual, entropy - mutual)
 
@@ -257,7 +266,7 @@ class GaussianLabels:
 
     def mixture(self, f: Tensor) -> td.Distribution:
         """Labels with the mean probabilities."""
-        mean = self.likelihood.mean_target(self.states(f))
+        mean = self.mean(f)
         return td.Independent(td.Bernoulli(mean), 1) if self.event_dim else td.Categorical(probs=mean)
 
     def sample(self, f: Tensor, index: Tensor, rng: Generator) -> Tensor:
@@ -270,9 +279,15 @@ class LinearisedPredictive(Predictive):
 
     def __init__(self, likelihood: Any, draws: Draws, link: Link, noise: Noise) -> None:
         """A likelihood, where the Gaussians come from, and what is drawn where there is no closed form."""
-        seen = GaussianNumbers(likelihood) if hasattr(likelihood, "noise") else None
-        super().__init__(cast(Observation, seen or GaussianLabels(likelihood, link, noise)), draws)
+        numbers = GaussianNumbers(likelihood) if hasattr(likelihood, "noise") else None
+        self._gaussian = numbers or GaussianLabels(likelihood, link, noise)
+        super().__init__(cast(Observation, self._gaussian), draws)
         self.noise = noise
+
+    @cached_property
+    def mean(self) -> Tensor:
+        """The expected target (…, B, O), without the draws that other statistics of labels need."""
+        return self._over_rows(self._gaussian.mean, row_axis=-2)
 
     @property
     def draws(self) -> Tensor:

@@ -24,6 +24,7 @@ from bayeswise.weights import Curved, WeightDistribution
 MEMORY = 2**30  # bytes that the draws of a prediction may take
 DRAWS = 256
 CHUNK_NUMBERS = 2**24  # weights held at once; the draws depend on it
+GAUSSIAN_BYTES = 2**24  # gradients of all outputs that are held at once
 RUN_NUMBERS = 2**20  # outputs of the widest layer computed at once: few enough to stay in the cache
 
 
@@ -289,6 +290,7 @@ class GaussianRows:
         posterior, problem = self.posterior, self.posterior.problem
         weights, network, lead = posterior.weights, problem.network, len(problem.lead)
         assert isinstance(weights, Curved)  # it has a tangent
+        weights = weights.cast(network.dtype)
         centre, scale = weights.values(network), problem.units.scale
         with evaluating(network.module):
             for block in self.x.split(self._rows(), lead):
@@ -304,12 +306,13 @@ class GaussianRows:
         problem, network = self.posterior.problem, self.posterior.problem.network
         lead = len(problem.lead)
         counts = row_counts(network, self.x.narrow(lead, 0, 1), lead)
-        numbers = 2 * network.outputs
+        numbers = 0  # of one output's gradients
         for view in network.layers:
             shared = counts[view.name] > 1
             numbers += 0 if view.name == network.output_layer else view.size if shared else view.outputs
-        row = numbers * network.outputs * network.dtype.itemsize * (problem.members or 1)
-        return max(1, self.memory // 8 // row)
+        held = 1 if self._marginal else network.outputs  # outputs whose gradients are held together
+        row = (held * (numbers + 2 * network.outputs)) * network.dtype.itemsize * (problem.members or 1)
+        return max(1, min(self.memory // 8, GAUSSIAN_BYTES) // row)
 
 
 def as_tensor(value: Any, name: str) -> Tensor:

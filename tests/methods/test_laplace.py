@@ -376,3 +376,23 @@ def test_it_saves_and_loads(structure, tmp_path):
     assert torch.equal(posterior.draw(5)(new), loaded.draw(5)(new))
     assert loaded.log_evidence is not None and torch.equal(loaded.log_evidence, posterior.log_evidence)
     assert loaded.weights.tangent == bw.Bridge()
+
+
+def test_many_classes_use_variances_alone(monkeypatch):
+    """The variances are those of the whole covariance, in any block size."""
+    x = rows(N)
+    y = classes(x)
+    posterior = fit(trained(bw.Categorical(), y, x), x, y, bw.Categorical(), link=bw.Probit())
+    new = rows(B, 1)
+    whole = posterior.predict(new)
+    monkeypatch.setattr("bayeswise.posterior.MANY_OUTPUTS", 2)
+    for size in (2**24, 1):
+        monkeypatch.setattr("bayeswise.posterior.GAUSSIAN_BYTES", size)
+        alone = posterior.predict(new)
+        assert alone.covariance.shape == (B, O)
+        variance = whole.covariance.diagonal(dim1=-2, dim2=-1)
+        torch.testing.assert_close(alone.covariance, variance, rtol=1e-12, atol=0)
+        torch.testing.assert_close(alone.mean, whole.mean, rtol=1e-12, atol=0)
+    not_kept = posterior.predict(new, memory=1)
+    assert not not_kept.kept
+    torch.testing.assert_close(not_kept.mean, whole.mean, rtol=1e-12, atol=0)

@@ -70,6 +70,10 @@ class LayerGaussian(Protocol):
         """The curvature times a number (…, 1, 1)."""
         ...
 
+    def cast(self, dtype: torch.dtype) -> LayerGaussian:
+        """The same numbers in another precision."""
+        ...
+
 
 class _Spectral:
     """What follows from the eigenvalues l of G and an isotropic or matching δ."""
@@ -141,6 +145,11 @@ class KroneckerGaussian(_Spectral):
         """The curvature times a number (…, 1, 1)."""
         return replace(self, eigenvalues=self.eigenvalues * scale)
 
+    def cast(self, dtype: torch.dtype) -> KroneckerGaussian:
+        """The same numbers in another precision."""
+        parts = (self.left, self.right, self.eigenvalues, self.precision)
+        return KroneckerGaussian(*(part.to(dtype) for part in parts))
+
 
 @dataclass(frozen=True)
 class DiagonalGaussian(_Spectral):
@@ -177,6 +186,10 @@ class DiagonalGaussian(_Spectral):
     def tempered(self, scale: Tensor) -> DiagonalGaussian:
         """The curvature times a number (…, 1, 1)."""
         return replace(self, eigenvalues=self.eigenvalues * scale)
+
+    def cast(self, dtype: torch.dtype) -> DiagonalGaussian:
+        """The same numbers in another precision."""
+        return DiagonalGaussian(self.eigenvalues.to(dtype), self.precision.to(dtype))
 
 
 @dataclass(frozen=True)

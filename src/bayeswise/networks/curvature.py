@@ -63,7 +63,7 @@ class Curvature(Protocol):
 
 @dataclass(frozen=True)
 class GaussNewton:
-    """The exact generalised Gauss-Newton matrix: as many columns as outputs."""
+    """The exact generalised Gauss-Newton matrix: a column for each output, for classes one fewer."""
 
     def columns(self, likelihood: Curved, f: Tensor, y: Tensor, rng: Generator) -> Iterator[Tensor]:
         """The columns of an exact root of H."""
@@ -192,10 +192,23 @@ def left_factors(done: Backward) -> dict[str, Tensor]:
 def right_factors(done: Backward, columns: Iterator[Tensor]) -> dict[str, Tensor]:
     """Σ Σ_s g gᵀ of every layer, (…, O, O)."""
     total: dict[str, Tensor] = {}
-    for s in columns if done.rows else ():
-        for name, g in done.back(s).items():
-            total[name] = total[name].add_(gram(g)) if name in total else gram(g)
+    for some in _together(columns if done.rows else iter(()), done):
+        for name in some[0]:
+            found = gram(torch.cat([grads[name] for grads in some], -2))  # one product for several columns
+            total[name] = total[name].add_(found) if name in total else found
     return total
+
+
+def _together(columns: Iterator[Tensor], done: Backward) -> Iterator[list[Gradients]]:
+    """The gradients of as many columns as may be held at once."""
+    held: list[Gradients] = []
+    for s in columns:
+        held.append(done.back(s))
+        if len(held) * max(g.numel() for g in held[0].values()) > CHUNK_NUMBERS:
+            yield held
+            held = []
+    if held:
+        yield held
 
 
 def diagonal(done: Backward, columns: Iterator[Tensor]) -> dict[str, Tensor]:

@@ -56,6 +56,10 @@ class Curved:
         """All values of one pass at the mean."""
         return self.fixed | self.centre(network)
 
+    def cast(self, dtype: torch.dtype) -> Curved:
+        """The same in the precision of the network, for many rows."""
+        return self
+
     def function_variance(self, done: Backward, output_layer: str | None) -> Tensor:
         """The diagonal of C (…, B, O)."""
         raise NotImplementedError
@@ -106,6 +110,10 @@ class LayerGaussians(Curved):
             for name, layer in self.layers.items()
         }
         return replace(self, layers=layers)
+
+    def cast(self, dtype: torch.dtype) -> LayerGaussians:
+        """The same in the precision of the network, for many rows."""
+        return replace(self, layers={name: layer.cast(dtype) for name, layer in self.layers.items()})
 
     def function_variance(self, done: Backward, output_layer: str | None) -> Tensor:
         """The diagonal of C (…, B, O)."""
