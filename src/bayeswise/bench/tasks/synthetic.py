@@ -20,7 +20,8 @@ from bayeswise.report.problems import Curve, Plane, sinc, sines, two_moons
 PROBLEMS = {"sinc": sinc, "sines_trend": sines, "two_moons": two_moons}
 HIDDEN, DRAWS, POINTS, SIDE = (256, 256, 256), 256, 301, 48
 KL_WEIGHTS = (1.0, 0.1, 0.001)
-BBB_STEPS = 10_000
+BBB_STEPS = 5_000
+BBB_STD = 0.002  # of the first weights: the default 0.02 on 256 inputs is too much noise to learn from
 FAR = 2.0  # distance from the data at which a classifier should doubt
 
 
@@ -84,7 +85,7 @@ def _methods(request: Request, name: str) -> Iterator[tuple[str, Any]]:
         raise ValueError(f"task synthetic has no {asked}; use --settings default")
     elif request.method == "bbb":
         for weight in KL_WEIGHTS:
-            yield f"kl={weight:g}", METHODS["bbb"](kl_weight=weight, steps=BBB_STEPS)
+            yield f"kl={weight:g}", METHODS["bbb"](kl_weight=weight, initial_std=BBB_STD, steps=BBB_STEPS)
     else:
         own = Settings()
         yield "paper", {"sinc": own.sinc, "sines_trend": own.sines, "two_moons": own.moons}[name]
