@@ -333,6 +333,28 @@ def test_an_untrained_model_is_refused_by_name():
             fit(model, x, y, likelihood)
 
 
+def test_targets_that_are_all_alike_are_no_reason_to_refuse():
+    x = rows(N)
+    model = nn.Linear(I, O).double()
+    with torch.no_grad():
+        model.weight.zero_()
+    posterior = fit(model, x, torch.zeros(N, O).double(), bw.Gaussian(0.1))
+    assert posterior.predict(x).std.isfinite().all()
+    posterior = fit(trained(bw.Categorical(), classes(x), x), x[:1], classes(x)[:1], bw.Categorical())
+    assert posterior.predict(x).mean.isfinite().all()
+
+
+@pytest.mark.filterwarnings("ignore::bayeswise.fitting.PrecisionWarning")
+def test_half_precision_is_computed_in_float32_in_every_subset():
+    x = rows(N).float()
+    y = classes(x)
+    model = trained(bw.Categorical(), y, x.double()).to(torch.bfloat16)
+    for subset in (None, "last", ("0",)):
+        posterior = fit(model, x, y, bw.Categorical(), subset=subset)
+        assert posterior.predict(x).mean.dtype == torch.float32
+        assert posterior.draw(3)(x).isfinite().all()
+
+
 def test_bad_settings_name_the_remedy():
     x = rows(N)
     y = classes(x)

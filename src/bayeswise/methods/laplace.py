@@ -229,8 +229,14 @@ def residual_noise(problem: Problem, data: Data) -> Tensor:
 
 
 def require_trained(problem: Problem, log_lik: float, data: Data) -> None:
-    """Refuse a model that explains its rows worse than one answer for all of them."""
+    """Refuse a model that explains its rows worse than one answer for all of them.
+
+    Where all targets are alike, one answer is perfect and says nothing.
+    """
     targets = torch.cat([y for _, y in data.ordered()], -2 if problem.likelihood.event_dim else -1)
+    axis = -1 - problem.likelihood.event_dim
+    if bool((targets == targets.narrow(axis, 0, 1)).all(axis).all()):
+        return
     best = _constant_log_lik(problem, targets)
     rows = problem.n * max(1, problem.members or 1)
     if not log_lik > best:

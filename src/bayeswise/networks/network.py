@@ -103,6 +103,11 @@ class Network:
         """What a pass needs beside the constants: values of the chosen layers, and those that `at` gave."""
         return (self.values or {}) | self.layer_parameters()
 
+    def single(self) -> Params:
+        """The same of one member, where the values have members."""
+        own = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        return {k: v[0] if v.dim() > own[k].dim() else v for k, v in self.present().items()}
+
     def only(self, names: Iterable[str]) -> Network:
         """The network with fewer chosen layers; the others keep their present values."""
         kept = set(names)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -213,7 +213,7 @@ def hooked(
 def call_shapes(network: Network, x: Tensor, lead: int) -> dict[str, list[torch.Size]]:
     """The output shape of every call of every chosen layer in one member's pass; cached by the batch's shape.
 
-    It runs with the module's own values, which do not matter here.
+    It runs with the present values, which do not matter here.
     """
     one = x[0] if lead else x
     key = ("call shapes", one.shape)
@@ -225,7 +225,7 @@ def call_shapes(network: Network, x: Tensor, lead: int) -> dict[str, list[torch.
             return z
 
         with torch.no_grad():
-            _taped(network, replace(network, values=None).layer_parameters(), one, on_output)
+            _taped(network, network.single(), one, on_output)
         network.cache[key] = shapes
     return network.cache[key]
 
