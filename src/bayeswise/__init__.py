@@ -40,7 +40,9 @@ _WHERE = {
     "metrics": "metrics",
 }
 _ALSO = {"METHODS": "methods", "Predictive": "predictive", "Posterior": "posterior"}  # for types and tools
-_ALSO |= dict.fromkeys(("Kronecker", "Diagonal", "Full"), "methods.structures")  # values of single settings
+_ALSO |= dict.fromkeys(
+    ("Kronecker", "Diagonal", "Full", "LowRank"), "methods.structures"
+)  # values of single settings
 _ALSO |= dict.fromkeys(("MonteCarlo", "Pairwise", "Probit", "Bridge"), "linearised")
 _ALSO |= dict.fromkeys(("GaussNewton", "MonteCarloFisher", "EmpiricalFisher"), "networks.curvature")
 _ALSO |= {"Evidence": "methods.evidence"}
@@ -96,6 +98,7 @@ if TYPE_CHECKING:
     from bayeswise.methods.structures import Diagonal as Diagonal
     from bayeswise.methods.structures import Full as Full
     from bayeswise.methods.structures import Kronecker as Kronecker
+    from bayeswise.methods.structures import LowRank as LowRank
     from bayeswise.networks.curvature import EmpiricalFisher as EmpiricalFisher
     from bayeswise.networks.curvature import GaussNewton as GaussNewton
     from bayeswise.networks.curvature import MonteCarloFisher as MonteCarloFisher

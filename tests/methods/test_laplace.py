@@ -205,6 +205,54 @@ def test_functions_are_linear_in_the_weights_and_have_the_covariance_of_predicti
     assert float(spread.max()) < 5
 
 
+@pytest.mark.parametrize("rank", [1, 4, 59])
+def test_low_rank_is_the_best_truncation_and_the_full_one_at_full_rank(rank):
+    """Of 63 weights of a network with 2 x 40 columns: all 59 others are the truncation's loss."""
+    x = rows(N)
+    y = classes(x)
+    model = trained(bw.Categorical(), y, x)
+    low = fit(model, x, y, bw.Categorical(), structure=bw.LowRank(rank, passes=60), precision=0.5)
+    network = low.problem.network
+    zero = {"0": 0.0, "2": 0.0}
+    values, vectors = torch.linalg.eigh(dense_precision(low, network, x, "full", zero))
+    wanted = vectors[:, -rank:] @ torch.diag(values[-rank:]) @ vectors[:, -rank:].T
+    joint = low.weights.joint
+    found = joint.basis @ torch.diag(joint.eigenvalues) @ joint.basis.T
+    torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9 * float(values[-1]))
+    precision = wanted + 0.5 * torch.eye(len(wanted)).double()
+    root = torch.stack([joint.root(e[None])[0] for e in torch.eye(len(wanted)).double()], -1)
+    torch.testing.assert_close(root @ root.T, torch.linalg.inv(precision), rtol=1e-8, atol=1e-10)
+    assert float(joint.log_det()) == pytest.approx(float(torch.logdet(precision)), rel=1e-9)
+    new = rows(B, 1)
+    done = backward(network, network.layer_parameters(), new)
+    jac = torch.stack([done.flat(done.back(e.expand(B, O))) for e in torch.eye(O).double()], 1).flatten(0, 1)
+    covariance = jac @ torch.linalg.inv(precision) @ jac.T
+    torch.testing.assert_close(low.function_covariance(new), covariance, rtol=1e-8, atol=1e-10)
+    if rank == 59:  # nothing of the matrix is left out
+        whole = fit(model, x, y, bw.Categorical(), structure=bw.Full(), precision=0.5)
+        torch.testing.assert_close(
+            whole.function_covariance(new), low.function_covariance(new), rtol=1e-6, atol=1e-8
+        )
+
+
+def test_low_rank_wants_one_precision_and_saves(tmp_path):
+    x = rows(N)
+    y = classes(x)
+    model = trained(bw.Categorical(), y, x)
+    with pytest.raises(ValueError, match="shared=True"):
+        fit(model, x, y, bw.Categorical(), structure=bw.LowRank(5))
+    shared = bw.Evidence(shared=True)
+    posterior = fit(model, x, y, bw.Categorical(), structure=bw.LowRank(5), precision=shared)
+    posterior.save(tmp_path / "saved")
+    loaded = bw.load(tmp_path / "saved", model)
+    assert torch.equal(loaded.draw(3)(x), posterior.draw(3)(x))
+    trained_first = bw.Laplace(structure=bw.LowRank(5), precision=shared, first=bw.MAP(steps=100))
+    found = bw.fit(model, (x, y), bw.Categorical(), trained_first, batch_size=16, progress=False)
+    assert found.predict(x).mean.isfinite().all()
+    with pytest.raises(ValueError, match="passes at least 2"):
+        bw.LowRank(5, passes=1)
+
+
 # --------------------------------------------------------------------------------------- what can be chosen
 
 

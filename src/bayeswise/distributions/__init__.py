@@ -5,6 +5,7 @@ from bayeswise.distributions.gaussians import (
     DiagonalGaussian,
     KroneckerGaussian,
     LayerGaussian,
+    LowRankGaussian,
 )
 from bayeswise.distributions.inverse_wishart import MatrixNormalInverseWishart
 from bayeswise.distributions.matrix_normal import MatrixNormal
@@ -17,6 +18,7 @@ __all__ = [
     "DiagonalPrior",
     "KroneckerGaussian",
     "LayerGaussian",
+    "LowRankGaussian",
     "MatrixNormal",
     "MatrixNormalInverseWishart",
     "MultivariateStudentT",

@@ -9,6 +9,7 @@ rows x and output gradients g, that function is Σ_t xᵀ g W; `features` are ve
 | Kronecker | (Q_A ⊗ Q_B) diag(l) (Q_A ⊗ Q_B)ᵀ | Q_A (z / sqrt(l + δ)) Q_Bᵀ |
 | Diagonal | diag(l) | z / sqrt(l + δ) |
 | Dense | any, of all layers together | L⁻ᵀ z, L Lᵀ = G + diag(δ) |
+| LowRank | V diag(l) Vᵀ, of all layers together | (z + V ((δ / (l + δ))^½ - 1) Vᵀ z) / sqrt(δ) |
 """
 
 from __future__ import annotations
@@ -225,3 +226,50 @@ class DenseGaussian:
     def features(self, jacobian: Tensor) -> Tensor:
         """φ = L⁻¹ J for rows J (…, B, P)."""
         return solve_lower(self.factor.to(jacobian), jacobian.mT).mT
+
+    def under(self, precision: Tensor, scale: Tensor) -> DenseGaussian:
+        """The curvature times a number (…,), under another prior (…, P)."""
+        return DenseGaussian.of(self.curvature * scale[..., None, None], precision)
+
+
+@dataclass(frozen=True)
+class LowRankGaussian:
+    """G = V diag(l) Vᵀ of all weights, one after another, under one δ for all."""
+
+    basis: Tensor  # V (…, P, r), orthonormal columns
+    eigenvalues: Tensor  # l (…, r)
+    precision: Tensor  # δ (…, P), the same for all
+
+    def log_det(self) -> Tensor:
+        """Σ log(l + δ) + (P - r) log δ, (…,)."""
+        delta = self._delta()
+        rest = self.basis.shape[-2] - self.basis.shape[-1]
+        return (self.eigenvalues + delta).log().sum(-1) + rest * delta[..., 0].log()
+
+    def determined(self) -> Tensor:
+        """The diagonal of G (G + δ)⁻¹, of every weight (…, P)."""
+        share = self.eigenvalues / (self.eigenvalues + self._delta())  # (…, r)
+        return (self.basis.square() @ share[..., None])[..., 0]
+
+    def root(self, noise: Tensor) -> Tensor:
+        """The symmetric root of the covariance times noise (n, …, P)."""
+        return self.features(noise[..., None, :])[..., 0, :]
+
+    def features(self, jacobian: Tensor) -> Tensor:
+        """J times the symmetric root, for rows J (…, B, P)."""
+        basis, delta = self.basis.to(jacobian), self._delta()
+        shrink = ((delta / (self.eigenvalues + delta)).sqrt() - 1).to(jacobian)  # (…, r)
+        inside = (jacobian @ basis) * shrink[..., None, :]
+        return (jacobian + inside @ basis.mT) / delta[..., None].sqrt().to(jacobian)
+
+    def under(self, precision: Tensor, scale: Tensor) -> LowRankGaussian:
+        """The curvature times a number (…,), under another prior (…, P)."""
+        if not bool(torch.isclose(precision, precision[..., :1]).all()):
+            raise ValueError(
+                "a low rank has one prior precision for all layers: use precision=bw.Evidence(shared=True), "
+                "or a number"
+            )
+        return LowRankGaussian(self.basis, self.eigenvalues * scale[..., None], precision)
+
+    def _delta(self) -> Tensor:
+        return self.precision[..., :1]

@@ -31,9 +31,9 @@ from bayeswise.problem import Problem
 class LaplaceState:
     """Sums over the rows seen so far."""
 
-    step: Tensor
+    rows: Tensor  # seen so far, in all passes
     sums: Params  # of the curvature, at noise Σ₀
-    log_lik: Tensor  # Σ log p(y | f) (…,), at noise Σ₀
+    log_lik: Tensor  # Σ log p(y | f) (…,) over one pass, at noise Σ₀
     noise: Tensor  # Σ₀ (…, O, O) in the network's units
 
 
@@ -85,8 +85,8 @@ class Laplace:
         return 0 if self.first is None else int(getattr(self.first, "steps", 0))
 
     def plan(self, problem: Problem) -> Plan:
-        """Every row once, or the training's plan."""
-        return Passes(1) if self.first is None else self.first.plan(problem)
+        """Every row once, or as often as the structure needs; or the training's plan."""
+        return Passes(self.structure.passes) if self.first is None else self.first.plan(problem)
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> Any:
         """Empty sums, or the training's start."""
@@ -122,10 +122,10 @@ class Laplace:
 
     def _empty(self, problem: Problem, data: Data) -> LaplaceState:
         network = problem.network
-        step = torch.zeros((), dtype=torch.int64, device=network.device)
+        rows = torch.zeros((), dtype=torch.int64, device=network.device)
         log_lik = torch.zeros(problem.lead, dtype=torch.float64, device=network.device)
         sums = self.structure.empty(network, problem.lead)
-        return LaplaceState(step, sums, log_lik, residual_noise(problem, data))
+        return LaplaceState(rows, sums, log_lik, residual_noise(problem, data))
 
     def _added(
         self, problem: Problem, state: LaplaceState, batch: Batch, rng: Generator
@@ -137,17 +137,18 @@ class Laplace:
         if not bool(log_lik.isfinite().all()):
             raise NumericalError("Laplace: the model's outputs are not finite on the training rows")
         columns = self.curvature.columns(likelihood, done.output, y, rng)
-        known = self.curvature.sum(likelihood, done.output)
-        self.structure.add_(state.sums, Columns(done, columns, known, network.output_layer))
-        total = state.log_lik + log_lik.double().sum(-1)
-        return replace(state, step=state.step + 1, log_lik=total), Info(log_lik.mean(-1))
+        known, rows = self.curvature.sum(likelihood, done.output), state.rows + log_lik.shape[-1]
+        ends = int(rows) % problem.n == 0
+        self.structure.add_(state.sums, Columns(done, columns, known, network.output_layer, ends))
+        total = state.log_lik + log_lik.double().sum(-1) / self.structure.passes
+        return replace(state, rows=rows, log_lik=total), Info(log_lik.mean(-1))
 
     def _all_rows(self, problem: Problem, data: Data) -> LaplaceState:
         """The whole pass, after the training."""
         rng = Generator(problem.network.device).manual_seed(0)
         with evaluating(problem.network.module):
             state = self._empty(problem, data)
-            for batch in data.ordered():
+            for batch in (batch for _ in range(self.structure.passes) for batch in data.ordered()):
                 state, _ = self._added(problem, state, batch, rng)
         return state
 

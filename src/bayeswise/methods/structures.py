@@ -9,7 +9,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from bayeswise.distributions import DenseGaussian, DiagonalGaussian, KroneckerGaussian
+from bayeswise.distributions import DenseGaussian, DiagonalGaussian, KroneckerGaussian, LowRankGaussian
 from bayeswise.linearised import Link
 from bayeswise.networks import Network, Params
 from bayeswise.networks.curvature import Backward, diagonal, full, left_factors, right_factors
@@ -27,10 +27,16 @@ class Columns:
     columns: Iterator[Tensor]
     known: Tensor | None  # (…, O, O)
     output_layer: str | None
+    ends: bool = True  # whether it is the last batch of a pass
 
 
 class Structure(Protocol):
     """A form of curvature; sums are tensors by name."""
+
+    @property
+    def passes(self) -> int:
+        """How often the rows are gone through."""
+        ...
 
     def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
         """The sums over no rows."""
@@ -55,6 +61,7 @@ class Kronecker:
     """
 
     bias: Literal["joint", "apart"] = "joint"
+    passes = 1
 
     def __post_init__(self) -> None:
         """Refuse another word."""
@@ -108,6 +115,8 @@ def _apart(left: Tensor, rows: Tensor) -> Tensor:
 class Diagonal:
     """One number for each weight: the exact diagonal."""
 
+    passes = 1
+
     def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
         """Zeros of the weights' shape."""
         return {
@@ -136,6 +145,7 @@ class Full:
     """All weights of all layers together; the matrix is as large as the square of their number."""
 
     limit: int = 20_000  # weights, beyond which it is refused: their square takes 3.2 GB
+    passes = 1
 
     def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
         """One matrix."""
@@ -156,6 +166,58 @@ class Full:
     ) -> JointGaussian:
         """With one Cholesky factor."""
         joint = DenseGaussian.of(sums["full"], flat_precision(means, precision))
+        return JointGaussian(means, {}, None, link, joint)
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The largest eigenvalues of the full matrix and their directions, found by going through the rows again.
+
+    Every pass multiplies `rank` + `extra` directions by the matrix, which turns them towards the largest
+    eigenvalues; more passes or more extra directions come closer. One prior precision serves all layers.
+    """
+
+    rank: int
+    passes: int = 6
+    extra: int = 10
+
+    def __post_init__(self) -> None:
+        """Refuse numbers without meaning."""
+        if self.rank < 1 or self.passes < 2 or self.extra < 0:
+            raise ValueError(f"LowRank: rank and extra must be positive, passes at least 2, not {self}")
+
+    def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
+        """Random directions."""
+        size = sum(view.size for view in network.layers)
+        rng = torch.Generator(network.device).manual_seed(0)
+        shape = (*lead, size, min(size, self.rank + self.extra))
+        start = torch.randn(shape, generator=rng, dtype=torch.float64, device=network.device)
+        basis = torch.linalg.qr(start).Q.contiguous()
+        return {"basis": basis, "product": torch.zeros_like(basis), "turns": _zeros(network)}
+
+    def add_(self, sums: Params, batch: Columns) -> None:
+        """G V of the batch; after a pass, but the last, V becomes an orthonormal basis of G V."""
+        basis = sums["basis"].to(batch.done.output.dtype)
+        for s in batch.columns:
+            for jacobian in batch.done.blocks(batch.done.back(s)):  # (…, b, P)
+                sums["product"] += jacobian.mT @ (jacobian @ basis)
+        if batch.ends:
+            sums["turns"] += 1
+            if int(sums["turns"]) < self.passes:
+                sums["basis"].copy_(torch.linalg.qr(sums["product"]).Q)
+                sums["product"].zero_()
+
+    def gaussian(
+        self, sums: Params, means: dict[str, Tensor], precision: Precision, link: Link | None
+    ) -> JointGaussian:
+        """The best that the last directions hold (Rayleigh and Ritz)."""
+        basis = sums["basis"]
+        inside = basis.mT @ sums["product"]  # Vᵀ G V
+        values, turn = torch.linalg.eigh(0.5 * (inside + inside.mT))
+        found = (basis @ turn)[..., -self.rank :].contiguous()
+        joint = LowRankGaussian(
+            found, values[..., -self.rank :].clamp_min(0), flat_precision(means, precision)
+        )
         return JointGaussian(means, {}, None, link, joint)
 
 

@@ -138,10 +138,25 @@ class Backward:
         parts = [self.per_example(name, grads[name]).flatten(-2) for name in self.rows]
         return torch.cat([beside(part, lead) for part in parts], -1)
 
+    def blocks(self, grads: Gradients) -> Iterator[Tensor]:
+        """The same for a few examples at a time, so that few numbers are held."""
+        size = sum(self.rows[name].shape[-1] * g.shape[-1] for name, g in grads.items())
+        per = self.examples if self.examples * size <= CHUNK_NUMBERS else max(1, CHUNK_NUMBERS // size)
+        for start in range(0, self.examples, per):
+            part = slice(start, min(start + per, self.examples))
+            rows = {name: _part(x, part, self.examples) for name, x in self.rows.items()}
+            few = Backward(self.output[..., part, :], rows, self.back)
+            yield few.flat({name: _part(g, part, self.examples) for name, g in grads.items()})
+
 
 def beside(features: Tensor, lead: int) -> Tensor:
     """Numbers of every example (…, B, F), where independent regressions had them apart (…, G, B, F)."""
     return features if features.dim() == lead + 2 else features.movedim(-3, -2).flatten(-2)
+
+
+def _part(rows: Tensor, part: slice, examples: int) -> Tensor:
+    """The rows of some examples."""
+    return rows.unflatten(-2, (examples, -1))[..., part, :, :].flatten(-3, -2)
 
 
 def backward(network: Network, params: Params, x: Tensor, lead: int = 0) -> Backward:

@@ -7,13 +7,19 @@ the covariance C = J Σ Jᵀ of a row comes from one backward pass for each outp
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
 
-from bayeswise.distributions import DenseGaussian, DiagonalGaussian, KroneckerGaussian, LayerGaussian
+from bayeswise.distributions import (
+    DenseGaussian,
+    DiagonalGaussian,
+    KroneckerGaussian,
+    LayerGaussian,
+    LowRankGaussian,
+)
 from bayeswise.linearised import Link, link_config, link_of
 from bayeswise.networks import Network, Params
 from bayeswise.networks.curvature import Backward, beside
@@ -203,7 +209,7 @@ KRONECKER, DIAGONAL = ("left", "right", "eigenvalues", "precision"), ("eigenvalu
 class JointGaussian(Curved):
     """All layers together, with every covariance between them."""
 
-    joint: DenseGaussian
+    joint: DenseGaussian | LowRankGaussian
 
     def sample(
         self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
@@ -228,8 +234,7 @@ class JointGaussian(Curved):
 
     def under(self, precision: Mapping[str, Tensor], scale: Tensor) -> JointGaussian:
         """The curvature times a number (…,), under priors of other precision (…,)."""
-        flat = flat_precision(self.means, precision)
-        return replace(self, joint=DenseGaussian.of(self.joint.curvature * scale[..., None, None], flat))
+        return replace(self, joint=self.joint.under(flat_precision(self.means, precision), scale))
 
     def function_variance(self, done: Backward, output_layer: str | None) -> Tensor:
         """The diagonal of C (…, B, O)."""
@@ -255,18 +260,20 @@ class JointGaussian(Curved):
 
     def config(self) -> dict[str, Any]:
         """The order of the layers, and the link."""
-        return {"layers": list(self.means), "link": link_config(self.link)}
+        form = "dense" if isinstance(self.joint, DenseGaussian) else "low_rank"
+        return {"layers": list(self.means), "link": link_config(self.link), "form": form}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Means, curvature, prior precisions and the factor."""
-        parts = {f"joint/{part}": getattr(self.joint, part) for part in ("curvature", "precision", "factor")}
-        return self._shared_tensors() | parts
+        """Means, and what the Gaussian is made of."""
+        names = [f.name for f in fields(self.joint)]
+        return self._shared_tensors() | {f"joint/{name}": getattr(self.joint, name) for name in names}
 
     @classmethod
     def restore(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> JointGaussian:
         """The inverse of `config` and `tensors`."""
         means = {name: tensors[f"means/{name}"] for name in config["layers"]}
-        joint = DenseGaussian(**under("joint/", tensors))
+        kind = DenseGaussian if config["form"] == "dense" else LowRankGaussian
+        joint = kind(**under("joint/", tensors))
         return cls(means, under("fixed/", tensors), tensors.get("noise"), link_of(config["link"]), joint)
 
 
