@@ -56,6 +56,7 @@ VARIANTS = {  # settings under which the promises could break
         lambda s: bw.Laplace(precision=100.0, link=None, first=bw.MAP(steps=s)), fixes=True
     ),
     "laplace, diagonal": Row(lambda s: bw.Laplace(structure=bw.Diagonal(), first=bw.MAP(steps=s)), True),
+    "bali, members": Row(lambda steps: bw.BALI(steps=steps, members=2), True),
     "bali, weight noise": Row(lambda steps: bw.BALI(steps=steps, forward=bw.WeightNoise()), True),
     "bali, local noise": Row(lambda s: bw.BALI(steps=s, forward=bw.LocalReparametrisation()), True),
     "bali, drawn noise": Row(lambda s: bw.BALI(steps=s, noise="drawn", update_rate=bw.StepDecay(0.3)), True),

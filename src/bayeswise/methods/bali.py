@@ -16,7 +16,7 @@ One step, for each layer with rows x, outputs z and gradients g = ∂ log p(y | 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from numbers import Real
 from typing import Literal
 
@@ -27,6 +27,7 @@ from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, R
 from bayeswise.distributions.inverse_wishart import CERTAIN
 from bayeswise.linalg import condition, safe_cholesky
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
+from bayeswise.methods.members import layer_of_start, repeated, widened
 from bayeswise.methods.protocol import Batch, Data, Info, Steps
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
 from bayeswise.methods.updates import NaturalUpdate, Targets, Update
@@ -34,7 +35,7 @@ from bayeswise.networks import LayerSignal, LayerView, LocalNoise, Signals, laye
 from bayeswise.posterior import Posterior
 from bayeswise.priors import FanIn, Prior
 from bayeswise.problem import Problem
-from bayeswise.weights import Layerwise, LayerwiseDrawn
+from bayeswise.weights import Layerwise, LayerwiseDrawn, Mixture
 
 FLOAT64_INPUTS = 512  # up to so many inputs a layer's averages and factors are float64, whatever the data
 
@@ -92,7 +93,8 @@ class BALI:
     `prior` None means FanIn(40) for regression and FanIn(10) for classification; `first_prior` and
     `last_prior` None mean `prior`. `effective` None means N_eff = N below 1,000 rows and 0.25 N above.
     `start` "draw" begins with random weights, "model" with the module's own. `noise` "mode" keeps Σ at its
-    mode, "drawn" draws it wherever weights are drawn.
+    mode, "drawn" draws it wherever weights are drawn. `members` posteriors from as many starts train in one
+    run; predictions are their mixture.
     """
 
     step_size: float = 0.5
@@ -111,6 +113,7 @@ class BALI:
     forward: Forward = field(default=Deterministic())
     noise: Literal["mode", "drawn"] = "mode"
     update: Update = field(default=NaturalUpdate())
+    members: int = 1
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
@@ -122,7 +125,7 @@ class BALI:
             if prior is not None and (isinstance(prior, type) or not hasattr(prior, "variance")):
                 number = prior if isinstance(prior, Real) else "variance"
                 raise TypeError(f"BALI: {name} is a prior, not {prior!r}; use bw.FanIn({number})")
-        for name in ("step_size", "steps", "noise_floor", "hidden_noise_floor", "initial_scale"):
+        for name in ("step_size", "steps", "noise_floor", "hidden_noise_floor", "initial_scale", "members"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"BALI: {name} must be positive, not {getattr(self, name)}")
         if self.effective is not None and not self.effective > 0:
@@ -155,6 +158,7 @@ class BALI:
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> BALIState:
         """Zero averages, and starting weights."""
+        problem = widened(problem, self.members, data.example[0])
         network = problem.network
         if not network.layers:
             raise ValueError(
@@ -170,7 +174,8 @@ class BALI:
         self, problem: Problem, state: BALIState, batch: Batch, rng: Generator
     ) -> tuple[BALIState, Info]:
         """Signals at q_{t-1}, then targets and statistics of every layer."""
-        x, y = batch
+        x, y = repeated(problem, batch, self.members)
+        lead, problem = problem.lead, widened(problem, self.members)
         posteriors = self._posteriors(problem, state)
         weights, noise = self._forward(problem, state, posteriors, x, rng)
         params = {k: v for s in self.settings(problem) for k, v in s.view.split(weights[s.view.name]).items()}
@@ -190,19 +195,31 @@ class BALI:
         rescues = state.rescues + sum((q.jitter > 0).sum() for q in posteriors.values())
         bias_now = torch.full_like(state.bias, bias)
         new = BALIState(state.step + 1, bias_now, layers, state.start, residual, rescues)
-        return new, self._info(problem, posteriors, signals.log_lik, rescues, rate)
+        log_lik = signals.log_lik.mean(-1)  # (E·S,) or ()
+        log_lik = log_lik if self.members == 1 else log_lik.reshape(self.members, *lead).mean(0)
+        return new, self._info(problem, posteriors, log_lik, rescues, rate)
 
     def posterior(self, problem: Problem, state: BALIState, data: Data) -> Posterior:
-        """The posterior of every layer, exact for its statistics."""
-        found = self._posteriors(problem, state)
+        """The posterior of every layer, exact for its statistics; of several starts their mixture."""
+        wide = widened(problem, self.members)
+        found = self._posteriors(wide, state)
         if not found:
             raise ValueError("BALI has made no step yet, so there is no posterior; run at least one step")
-        layers = {name: replace(q, factor=q.factor.contiguous()) for name, q in found.items()}
+        residual = self._residual(wide, state)
+        parts = tuple(self._part(problem, found, residual, start) for start in range(self.members))
+        weights = parts[0] if self.members == 1 else Mixture(parts)
+        rescues = int(state.rescues) + sum(int((q.jitter > 0).sum()) for q in found.values())
+        return Posterior(problem, weights, "BALI", self._notes(problem, state, found), rescues=rescues)
+
+    def _part(
+        self, problem: Problem, found: Layers, residual: MatrixNormalInverseWishart | None, start: int
+    ) -> Layerwise:
+        """The layers of one start."""
+        layers = {name: layer_of_start(problem, q, start, self.members) for name, q in found.items()}
         kind = Layerwise if self.noise == "mode" else LayerwiseDrawn
         noise_layer = problem.network.output_layer if problem.is_regression else None
-        weights = kind(layers, noise_layer, self._residual(problem, state))
-        rescues = int(state.rescues) + sum(int((q.jitter > 0).sum()) for q in layers.values())
-        return Posterior(problem, weights, "BALI", self._notes(problem, state, layers), rescues=rescues)
+        own = residual if residual is None else layer_of_start(problem, residual, start, self.members)
+        return kind(layers, noise_layer, own)
 
     # ---------------------------------------------------------------------------- what is fixed for a problem
 
@@ -337,7 +354,7 @@ class BALI:
                     values[f"evidence/{name}"] = float(self._evidence(problem, name, q).mean())
             return values
 
-        return Info(log_lik.mean(-1), details)
+        return Info(log_lik, details)
 
     def _evidence(self, problem: Problem, name: str, q: MatrixNormalInverseWishart) -> Tensor:
         """The layer's log evidence with the smallest proper u0, max(u0, O)."""
@@ -353,9 +370,9 @@ class BALI:
 
     def _notes(self, problem: Problem, state: BALIState, layers: Layers) -> tuple[str, ...]:
         n_eff = problem.effective_rows(self.fraction(problem))
-        lines = [
-            f"{int(state.step)} steps, {problem.n} rows counted as {n_eff:g}, step size {self.step_size:g}"
-        ]
+        of = "" if self.members == 1 else f" of {self.members} starts, mixed"
+        counted = f"{problem.n} rows counted as {n_eff:g}"
+        lines = [f"{int(state.step)} steps{of}, {counted}, step size {self.step_size:g}"]
         for view in problem.network.layers:
             prior, q = self.layer_prior(problem, view), layers[view.name]
             noise = q.noise.diagonal(dim1=-2, dim2=-1).mean().sqrt()

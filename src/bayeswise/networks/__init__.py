@@ -1,7 +1,7 @@
 """All that knows `nn.Module` and nothing that knows Bayes."""
 
 from bayeswise.networks.convolutions import ConvolutionView
-from bayeswise.networks.discovery import discover
+from bayeswise.networks.discovery import discover, vectorises
 from bayeswise.networks.marks import is_mark, mask_key, noise_keys
 from bayeswise.networks.network import Network, Params, Select, compute_dtype, evaluating, in_mode, unwrap
 from bayeswise.networks.normalisation import norms_with_statistics, renew_statistics
@@ -39,5 +39,6 @@ __all__ = [
     "renew_statistics",
     "row_counts",
     "unwrap",
+    "vectorises",
     "view_of",
 ]

@@ -43,8 +43,8 @@ def discover(module: nn.Module, x: Tensor, select: Select = None, members: bool 
     wholly = replace(network, constants={})
     return replace(
         network,
-        vectorised=_vectorised(network, network.layer_parameters(), x, members),
-        vectorises_all=_vectorised(wholly, values, x, members),
+        vectorised=vectorises(network, network.layer_parameters(), x, members),
+        vectorises_all=vectorises(wholly, values, x, members),
     )
 
 
@@ -144,7 +144,7 @@ def _output_layer(
     return None
 
 
-def _vectorised(network: Network, values: Params, x: Tensor, members: bool) -> bool:
+def vectorises(network: Network, values: Params, x: Tensor, members: bool) -> bool:
     """Whether members of these values go through vmap: a fixed rule, the same when a run is resumed."""
     if not network.layers or max(layer.size for layer in network.layers) > WIDE:
         return False

@@ -1,0 +1,62 @@
+"""Several starts of one method in one run: they are members of a wider problem with the same rows for each.
+
+A problem with S data splits becomes one with E·S members: those of the first start, then of the second, …
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from bayeswise.distributions import MatrixNormalInverseWishart
+from bayeswise.methods.protocol import Batch
+from bayeswise.networks import vectorises
+from bayeswise.problem import Problem, Units
+
+
+def widened(problem: Problem, starts: int, example: Tensor | None = None) -> Problem:
+    """The problem with so many starts of every split; itself for one.
+
+    The first call, which has an example of the inputs, decides how members run.
+    """
+    if starts == 1:
+        return problem
+    cache, key = problem.network.cache, ("widened", starts, problem.n, problem.members)
+    if key not in cache:
+        network, units = problem.network, problem.units
+        if problem.members is None and network.vectorised and example is not None:
+            own = vectorises(network, network.layer_parameters(), example, True)  # inputs have members now
+            network = replace(network, vectorised=own)
+        if problem.members is not None:
+            units = Units(*(t.repeat(starts, *[1] * (t.dim() - 1)) for t in (units.shift, units.scale)))
+        cache[key] = replace(problem, network=network, members=starts * (problem.members or 1), units=units)
+    return cache[key]
+
+
+def repeated(problem: Problem, batch: Batch, starts: int) -> Batch:
+    """The same rows for every start, (E·S, B, …)."""
+    if starts == 1:
+        return batch
+
+    def wide(t: Tensor) -> Tensor:
+        t = t.expand(starts, *t.shape)
+        return t if problem.members is None else t.flatten(0, 1)
+
+    return wide(batch[0]), wide(batch[1])
+
+
+def of_start(problem: Problem, t: Tensor, start: int, starts: int) -> Tensor:
+    """What one start has of a tensor (E·S, …): (S, …), or without a leading dimension where no splits are."""
+    if starts == 1:
+        return t
+    own = t.unflatten(0, (starts, -1))[start]
+    return own[0] if problem.members is None else own
+
+
+def layer_of_start(
+    problem: Problem, q: MatrixNormalInverseWishart, start: int, starts: int
+) -> MatrixNormalInverseWishart:
+    """One start's posterior of a layer, by itself."""
+    parts = {name: of_start(problem, getattr(q, name), start, starts) for name in ("factor", "dof", "jitter")}
+    return replace(q, factor=parts["factor"].contiguous(), dof=parts["dof"], jitter=parts["jitter"])
