@@ -31,7 +31,7 @@ RANK = {part: rank for rank, row in enumerate(LAYERS) for part in row.split()}
 APART = frozenset({"distributions", "networks", "bench", "cli"})
 # Files of methods/ that hold no method but what methods have in common; so do names with an underscore.
 SHARED_BY_METHODS = frozenset(
-    {"protocol", "schedules", "forward", "updates", "gradient", "structures", "evidence"}
+    {"protocol", "schedules", "forward", "updates", "gradient", "structures", "evidence", "members"}
 )
 HEAVY = ("sklearn", "pandas", "scipy", "matplotlib")
 
