@@ -267,8 +267,8 @@ class Categorical(LabelMixture):
             yield torch.cat([torch.zeros_like(p[..., :k]), size, behind], -1)
 
     def hessian_sum(self, f: Tensor) -> Tensor:
-        """diag(Σ p) - PᵀP."""
-        p = f.softmax(-1)  # (..., B, O)
+        """diag(Σ p) - PᵀP, in float64: the difference is exactly zero for the vector of ones."""
+        p = f.double().softmax(-1)  # (..., B, O)
         return torch.diag_embed(p.sum(-2)) - p.mT @ p
 
     def conditional(self, f: Tensor) -> td.Distribution:

@@ -466,3 +466,21 @@ def test_many_classes_use_variances_alone(monkeypatch):
     not_kept = posterior.predict(new, memory=1)
     assert not not_kept.kept
     torch.testing.assert_close(not_kept.mean, whole.mean, rtol=1e-12, atol=0)
+
+
+def test_float32_keeps_the_direction_that_a_softmax_does_not_see():
+    """Along (1, …, 1) the curvature of the outputs is zero; rounding there must not look like knowledge."""
+    x = 30 * rows(2000).abs()
+    y = classes(x / 30 - 0.5)
+    model = trained(bw.Categorical(), y, x / 30)
+    with torch.no_grad():
+        model[0].weight.div_(30)  # type: ignore[operator]
+        model[2].weight.mul_(3)  # type: ignore[operator]
+    method = bw.Laplace(precision=1e-3)
+    exact: Any = bw.fit(model, (x, y), bw.Categorical(), method, progress=False)
+    coarse: Any = bw.fit(
+        copy.deepcopy(model).float(), (x.float(), y), bw.Categorical(), method, progress=False
+    )
+    wanted = exact.predict(x[:B]).covariance
+    found = coarse.predict(x[:B].float()).covariance.double()
+    assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-4
