@@ -23,33 +23,20 @@ from bayeswise.distributions import (
 from bayeswise.linearised import Link, link_config, link_of
 from bayeswise.networks import Network, Params
 from bayeswise.networks.curvature import Backward, beside
-from bayeswise.weights.protocol import named, noise_named, under
+from bayeswise.weights.protocol import OneNoise, named, noise_named, under
 
 Stack = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class Curved:
+class Curved(OneNoise):
     """What both forms have in common."""
 
     means: dict[str, Tensor]  # M (…, I, O) by layer, in the network's order
     fixed: Params  # values of other parameters and buffers that were trained with them (…)
     covariance: Tensor | None  # of the noise (…, O, O)
-    link: Link | None  # how linearised outputs become predictions; None where networks are drawn
+    tangent: Link | None  # how linearised outputs become predictions; None where networks are drawn
     distinct = None
-
-    @property
-    def tangent(self) -> Link | None:
-        """How linearised outputs become predictions; None where networks are drawn."""
-        return self.link
-
-    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
-        """None: all draws share the noise."""
-        return None
-
-    def noise(self) -> Tensor | None:
-        """The noise covariance."""
-        return self.covariance
 
     def centre(self, network: Network) -> Params:
         """The parameters of the chosen layers at the mean."""
@@ -179,7 +166,7 @@ class LayerGaussians(Curved):
             name: "kronecker" if isinstance(layer, KroneckerGaussian) else "diagonal"
             for name, layer in self.layers.items()
         }
-        return {"forms": forms, "link": link_config(self.link)}
+        return {"forms": forms, "link": link_config(self.tangent)}
 
     def tensors(self) -> dict[str, Tensor]:
         """Means, eigenvectors, eigenvalues and prior precisions."""
@@ -261,7 +248,7 @@ class JointGaussian(Curved):
     def config(self) -> dict[str, Any]:
         """The order of the layers, and the link."""
         form = "dense" if isinstance(self.joint, DenseGaussian) else "low_rank"
-        return {"layers": list(self.means), "link": link_config(self.link), "form": form}
+        return {"layers": list(self.means), "link": link_config(self.tangent), "form": form}
 
     def tensors(self) -> dict[str, Tensor]:
         """Means, and what the Gaussian is made of."""

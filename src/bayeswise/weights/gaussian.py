@@ -11,11 +11,11 @@ import torch
 from torch import Generator, Tensor
 
 from bayeswise.networks import Network, Params
-from bayeswise.weights.protocol import named, noise_named, under
+from bayeswise.weights.protocol import OneNoise, named, noise_named, under
 
 
 @dataclass(frozen=True)
-class MeanField:
+class MeanField(OneNoise):
     """Independent Gaussian weights: what Bayes by Backprop finds."""
 
     mean: Params  # and all values that are not drawn (…)
@@ -23,10 +23,6 @@ class MeanField:
     covariance: Tensor | None  # (…, O, O)
     distinct = None
     tangent = None
-
-    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
-        """None: all draws share the noise."""
-        return None
 
     def sample(
         self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
@@ -37,10 +33,6 @@ class MeanField:
             e = torch.randn((n, *std.shape), generator=rng, dtype=std.dtype, device=std.device)
             params[name] = torch.addcmul(self.mean[name], std, e)  # (n, …)
         return params, None
-
-    def noise(self) -> Tensor | None:
-        """The noise covariance."""
-        return self.covariance
 
     def config(self) -> dict[str, Any]:
         """Nothing but the kind."""
@@ -57,7 +49,7 @@ class MeanField:
 
 
 @dataclass(frozen=True)
-class LowRank:
+class LowRank(OneNoise):
     """Gaussian weights with the covariance diag(σ²) + Σ_q f_q f_qᵀ, between layers as well as within them."""
 
     mean: Params  # and all values that are not drawn (…)
@@ -67,10 +59,6 @@ class LowRank:
     lead: tuple[int, ...] = ()  # which of the dimensions … are members
     distinct = None
     tangent = None
-
-    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
-        """None: all draws share the noise."""
-        return None
 
     def sample(
         self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
@@ -82,10 +70,6 @@ class LowRank:
             e = torch.randn((n, *std.shape), generator=rng, dtype=std.dtype, device=std.device)
             params[name] = self._moved(name, z).addcmul_(std, e).add_(self.mean[name])  # (n, …)
         return params, None
-
-    def noise(self) -> Tensor | None:
-        """The noise covariance."""
-        return self.covariance
 
     def config(self) -> dict[str, Any]:
         """The members."""

@@ -11,11 +11,11 @@ from torch import Generator, Tensor
 
 from bayeswise.linalg import safe_cholesky
 from bayeswise.networks import Network, Params
-from bayeswise.weights.protocol import named, noise_named, under
+from bayeswise.weights.protocol import OneNoise, named, noise_named, under
 
 
 @dataclass(frozen=True)
-class Point:
+class Point(OneNoise):
     """All mass on one value: what MAP finds."""
 
     params: Params  # and the buffers that belong to them (…)
@@ -27,19 +27,11 @@ class Point:
         """One."""
         return 1
 
-    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
-        """None: all draws share the noise."""
-        return None
-
     def sample(
         self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
     ) -> tuple[Params, Tensor | None]:
         """The same parameters n times."""
         return {name: value.expand(n, *value.shape) for name, value in self.params.items()}, None
-
-    def noise(self) -> Tensor | None:
-        """The noise covariance."""
-        return self.covariance
 
     def config(self) -> dict[str, Any]:
         """Nothing but the kind."""
@@ -88,7 +80,7 @@ class Particles(Point):
 
 
 @dataclass(frozen=True)
-class Dropped:
+class Dropped(OneNoise):
     """One value of all parameters, and random masks on inputs: what MC dropout finds.
 
     A draw is a network with one mask at every place, the same for all rows; masks are among its parameters.
@@ -105,10 +97,6 @@ class Dropped:
         """One where nothing is masked."""
         return None if self.rates else 1
 
-    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
-        """None: all draws share the noise."""
-        return None
-
     def sample(
         self, n: int, network: Network, rng: Generator, noise_factor: Tensor | None = None
     ) -> tuple[Params, Tensor | None]:
@@ -117,10 +105,6 @@ class Dropped:
         for key, rate in sorted(self.rates.items()):  # whatever the order in a file
             params[key] = draw_masks((n, *self.shapes[key]), rate, network, rng)
         return params, None
-
-    def noise(self) -> Tensor | None:
-        """The noise covariance."""
-        return self.covariance
 
     def config(self) -> dict[str, Any]:
         """Rates and shapes of the masks."""

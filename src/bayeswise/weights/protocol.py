@@ -50,6 +50,20 @@ class WeightDistribution(Protocol):
         ...
 
 
+class OneNoise:
+    """What distributions share whose draws all have the same noise."""
+
+    covariance: Tensor | None  # (…, O, O)
+
+    def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
+        """None: all draws share the noise."""
+        return None
+
+    def noise(self) -> Tensor | None:
+        """The noise covariance."""
+        return self.covariance
+
+
 def named(prefix: str, values: Params) -> dict[str, Tensor]:
     """Tensors under a prefix, for a file."""
     return {f"{prefix}{name}": value for name, value in values.items()}
