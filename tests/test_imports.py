@@ -188,11 +188,11 @@ def test_import_loads_no_heavy_package(use: str):
 def test_import_costs_little_over_torch():
     code = """
 import time, torch
-start = time.perf_counter()
+start = time.process_time()
 import bayeswise; bayeswise.fit; bayeswise.BALI
-print(time.perf_counter() - start)
+print(time.process_time() - start)
 """
-    tries = (float(run(code)) for _ in range(6))  # a busy neighbour may spoil some
+    tries = (float(run(code)) for _ in range(6))  # of the processor: a busy neighbour counts little
     assert any(seconds <= 0.3 for seconds in tries)
 
 
