@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,8 +91,10 @@ class Posterior:
         if weights.tangent is None or not isinstance(weights, Curved):
             raise TypeError(f"{self.method} draws networks: their outputs have no covariance in closed form")
         network, scale = self.problem.network, self.problem.units.scale
+        lead = len(self.problem.lead)
         with evaluating(network.module):
-            done = backward(network, weights.values(network), x, len(self.problem.lead))
+            with _fitting(x, lead):
+                done = backward(network, weights.values(network), x, lead)
             phi = weights.joint_features(done)  # (…, B, O, P)
         phi = (phi * scale[..., None, :, None]).flatten(-3, -2)
         return phi @ phi.mT
@@ -205,10 +208,8 @@ class Functions:
         problem, network, rows = self.posterior.problem, self.posterior.network, self._block(params, x)
         lead = len(problem.lead)
         for block, out in zip(x.split(rows, lead), f.split(rows, -2), strict=True):
-            try:
+            with _fitting(x, lead):
                 found = network(params, block, lead + 1, lead)
-            except (RuntimeError, IndexError, ValueError) as error:
-                raise ValueError(_unfit(x, lead, str(error))) from error
             if found.shape != out.shape:
                 wrong = f"its outputs have shape {tuple(found.shape[1:])} instead of {tuple(out.shape[1:])}"
                 raise ValueError(_unfit(x, lead, wrong))
@@ -235,6 +236,15 @@ def _repeated(draws: Tensor, n: int) -> Tensor:
     if len(draws) == n:
         return draws
     return draws.expand(n, *draws.shape[1:]) if len(draws) == 1 else draws[torch.arange(n) % len(draws)]
+
+
+@contextmanager
+def _fitting(x: Tensor, lead: int) -> Iterator[None]:
+    """Say what rows are needed where the network does not take these."""
+    try:
+        yield
+    except (RuntimeError, IndexError, ValueError) as error:
+        raise ValueError(_unfit(x, lead, str(error))) from error
 
 
 def _unfit(x: Tensor, lead: int, why: str) -> str:
@@ -293,19 +303,21 @@ class GaussianRows:
         weights = weights.cast(network.dtype)
         centre, scale = weights.values(network), problem.units.scale
         with evaluating(network.module):
-            for block in self.x.split(self._rows(), lead):
-                done = backward(network, centre, block, lead)
+            for block in self.x.split(self._rows(weights), lead):
+                with _fitting(self.x, lead):
+                    done = backward(network, centre, block, lead)
                 spread = weights.function_variance if self._marginal else weights.function_covariance
                 c = spread(done, network.output_layer)
                 if not self._marginal:
                     c = c * (scale[..., None, :, None] * scale[..., None, None, :])
                 yield packed(problem.units.to_user(done.output), c)
 
-    def _rows(self) -> int:
+    def _rows(self, weights: Curved) -> int:
         """Rows at once: as many as let the gradients of all outputs stay in a part of the memory."""
-        problem, network = self.posterior.problem, self.posterior.problem.network
+        problem, network = self.posterior.problem, self.posterior.problem.network.at(weights.fixed)
         lead = len(problem.lead)
-        counts = row_counts(network, self.x.narrow(lead, 0, 1), lead)
+        with _fitting(self.x, lead):
+            counts = row_counts(network, self.x.narrow(lead, 0, 1), lead)
         numbers = 0  # of one output's gradients
         for view in network.layers:
             shared = counts[view.name] > 1

@@ -42,6 +42,7 @@ def save_posterior(posterior: Posterior, path: str | Path, extra: dict[str, Any]
             "output_layer": network.output_layer,
             "vectorised": network.vectorised,
             "changes_input": network.changes_input,
+            "width": network.width,
         },
         "extra": extra or {},
     }
@@ -92,6 +93,7 @@ def _restored(config: dict[str, Any], tensors: dict[str, Tensor], model: nn.Modu
         saved["output_layer"],
         saved["vectorised"],
         changes_input=saved["changes_input"],
+        width=saved.get("width", 1),
     )
     expected = dict(constants)
     sample, _ = weights.sample(1, network, torch.Generator(device).manual_seed(0))

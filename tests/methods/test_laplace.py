@@ -393,7 +393,7 @@ def test_targets_that_are_all_alike_are_no_reason_to_refuse():
 
 
 @pytest.mark.filterwarnings("ignore::bayeswise.fitting.PrecisionWarning")
-def test_half_precision_is_computed_in_float32_in_every_subset():
+def test_half_precision_is_computed_in_float32_in_every_subset(tmp_path):
     x = rows(N).float()
     y = classes(x)
     model = trained(bw.Categorical(), y, x.double()).to(torch.bfloat16)
@@ -401,6 +401,10 @@ def test_half_precision_is_computed_in_float32_in_every_subset():
         posterior = fit(model, x, y, bw.Categorical(), subset=subset)
         assert posterior.predict(x).mean.dtype == torch.float32
         assert posterior.draw(3)(x).isfinite().all()
+        posterior.save(tmp_path / str(subset))
+        loaded = bw.load(tmp_path / str(subset), model)
+        assert torch.equal(loaded.predict(x).mean, posterior.predict(x).mean)
+        assert loaded.problem.network.width == posterior.problem.network.width
 
 
 def test_bad_settings_name_the_remedy():
@@ -409,6 +413,14 @@ def test_bad_settings_name_the_remedy():
     model = trained(bw.Categorical(), y, x)
     with pytest.raises(ValueError, match="precision must be positive"):
         bw.Laplace(precision=0.0)
+    with pytest.raises(TypeError, match=r"structure is a value such as bw.Kronecker\(\), not 'kron'"):
+        bw.Laplace(structure="kron")  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="precision is a number"):
+        bw.Laplace(precision="auto")  # type: ignore[arg-type]
+    posterior = fit(model, x, y, bw.Categorical())
+    for ask in (posterior.predict, posterior.function_covariance):
+        with pytest.raises(ValueError, match=r"cannot run on x of shape \(4, 7\)"):
+            ask(torch.zeros(4, 7))
     with pytest.raises(ValueError, match="temperature"):
         bw.Laplace(temperature=0)
     with pytest.raises(ValueError, match=r"subset names \['9'\]; there are \['0', '2'\]"):

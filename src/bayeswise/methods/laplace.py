@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -59,9 +60,17 @@ class Laplace:
         """Refuse settings that have no meaning."""
         if not self.temperature > 0:
             raise ValueError(f"Laplace: temperature must be positive, not {self.temperature}")
+        if isinstance(self.structure, type) or not hasattr(self.structure, "gaussian"):
+            raise TypeError(f"Laplace: structure is a value such as bw.Kronecker(), not {self.structure!r}")
         given = self.precision
-        numbers = given.values() if isinstance(given, Mapping) else [given]
-        if not all(isinstance(d, Evidence) or d > 0 for d in numbers):
+        numbers = (
+            [] if isinstance(given, Evidence) else given.values() if isinstance(given, Mapping) else [given]
+        )
+        if not all(isinstance(d, Real) for d in numbers):
+            raise TypeError(
+                f"Laplace: precision is a number, numbers by layer or bw.Evidence(), not {given!r}"
+            )
+        if not all(d > 0 for d in numbers):
             raise ValueError(f"Laplace: precision must be positive, not {given}")
 
     @property
