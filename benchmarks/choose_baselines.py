@@ -81,6 +81,7 @@ def judged(dataset: Dataset, name: str, setting: dict[str, float], options) -> d
     """One point of the grid on the held-out rows of all folds."""
     parts, made = folds(dataset), recipe(dataset, "map", "default")
     data = rows(parts, range(FOLDS))
+    assert made.batch is not None  # not left to the method
     batch = min(made.batch, data.x.shape[1])
     start = time.perf_counter()
     posterior = bw.fit(

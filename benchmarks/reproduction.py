@@ -87,10 +87,11 @@ def judged(options, name: str, change: str) -> dict:
     made = recipe(dataset, "bali", "paper", None if options.times else options.steps)
     dataset = parted(dataset, options.splits)
     data = rows(dataset, range(len(dataset.train)))
+    assert made.batch is not None  # not left to the method
     batch = min(made.batch, data.x.shape[1])
     assert isinstance(made.method, bw.BALI)
     method = changed(made.method, data.x.shape[-1], CHANGES[change])
-    method = replace(method, steps=round(method.steps * (options.times or 1)))
+    method = replace(method, steps=round(method.length * (options.times or 1)))
     start = time.perf_counter()
     posterior = bw.fit(
         mlp(made.sizes, made.activation, options.seed),

@@ -45,7 +45,7 @@ _ALSO |= dict.fromkeys(
 )  # values of single settings
 _ALSO |= dict.fromkeys(("MonteCarlo", "Pairwise", "Probit", "Bridge"), "linearised")
 _ALSO |= dict.fromkeys(("GaussNewton", "MonteCarloFisher", "EmpiricalFisher"), "networks.curvature")
-_ALSO |= {"Evidence": "methods.evidence"}
+_ALSO |= {"Evidence": "methods.evidence", "Tuning": "methods.tuning"}
 
 __all__ = [*_WHERE, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -99,6 +99,7 @@ if TYPE_CHECKING:
     from bayeswise.methods.structures import Full as Full
     from bayeswise.methods.structures import Kronecker as Kronecker
     from bayeswise.methods.structures import LowRank as LowRank
+    from bayeswise.methods.tuning import Tuning as Tuning
     from bayeswise.networks.curvature import EmpiricalFisher as EmpiricalFisher
     from bayeswise.networks.curvature import GaussNewton as GaussNewton
     from bayeswise.networks.curvature import MonteCarloFisher as MonteCarloFisher

@@ -7,7 +7,7 @@ the same order: epoch by epoch, from any position.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import Any
@@ -55,6 +55,22 @@ class TensorRows:
         """Every row once, in order."""
         for rows in torch.arange(self.n).split(self.batch_size):
             yield self._rows(rows)
+
+    def parted(self, folds: int, held: int, seed: int) -> tuple[TensorRows, Batch]:
+        """Most rows, and `held` others to judge by; `folds` times with other rows, (folds·members, …)."""
+        order = torch.randperm(self.n, generator=Generator().manual_seed(seed))
+        orders = torch.stack([order.roll(-fold * held) for fold in range(folds)])  # (folds, N)
+        parts = [self._rows(own) for own in orders]
+        if folds > 1:
+            join = torch.cat if self.lead else torch.stack
+            x, y = (join(list(both)) for both in zip(*parts, strict=True))
+        else:
+            x, y = parts[0]
+        lead = self.lead if folds == 1 else 1
+        most = self.n - held
+        rows = replace(self, x=x.narrow(lead, held, most), y=y.narrow(lead, held, most), lead=lead)
+        rows = replace(rows, batch_size=min(self.batch_size, most))
+        return rows, (x.narrow(lead, 0, held), y.narrow(lead, 0, held))
 
     def _rows(self, rows: Tensor) -> Batch:
         rows = rows.to(self.x.device)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-import re
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,16 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from bayeswise.data import BATCH, Batch, LoaderRows, Rows, TensorRows, as_loader
+from bayeswise.identity import identity as run_identity
 from bayeswise.likelihoods import Gaussian, Likelihood
 from bayeswise.linalg import NumericalWarning
 from bayeswise.methods import BALI, Method
+from bayeswise.methods.protocol import Tunes
 from bayeswise.networks import Network, Select, discover, evaluating
 from bayeswise.posterior import Posterior, as_tensor, prepared_inputs
 from bayeswise.problem import Problem, Units
-from bayeswise.saving import to_config
 from bayeswise.training import Callback, Checkpoints, train
+from bayeswise.trials import settled
 
 CONSTANT = 1e-9  # a target whose spread is smaller than this share of its size is constant
 RESOLUTION = 1e-3  # neighbouring numbers may be this share of the targets' spread apart
@@ -80,11 +80,12 @@ def fit(
     _warn_coarse(problem)
     _warn_fixed(network, method)
     checkpoints = Checkpoints(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
-    identity = None if checkpoints is None else _identity(method, problem, rows, seed)
+    method, chosen = settled(method, problem, rows, seed, progress, checkpoints)
+    identity = None if checkpoints is None else run_identity(method, problem, rows, seed)
     state = train(method, problem, rows, seed, progress, callbacks, checkpoints, identity)
     posterior = method.posterior(problem, state, rows)
     _warn_rescues(posterior)
-    return replace(posterior, seed=seed, notes=posterior.notes + _fixed_note(posterior))
+    return replace(posterior, seed=seed, notes=chosen + posterior.notes + _fixed_note(posterior))
 
 
 def _check_parts(model: Any, likelihood: Any, method: Any) -> None:
@@ -168,7 +169,8 @@ def _prepared(
         rows: Rows = LoaderRows(source, door)
     else:
         x, y = door(*source)
-        rows = TensorRows(x, y, min(batch_size or BATCH, x.shape[door.lead]), door.lead)
+        batch_size = batch_size or (method.batch(network, BATCH) if isinstance(method, Tunes) else BATCH)
+        rows = TensorRows(x, y, min(batch_size, x.shape[door.lead]), door.lead)
     wanted = method.standardises if standardise is None else standardise
     units = Units.identity(network.outputs, torch.float64, network.device)
     if wanted and isinstance(likelihood, Gaussian):
@@ -301,31 +303,3 @@ def _warn_rescues(posterior: Posterior) -> None:
             NumericalWarning,
             stacklevel=3,
         )
-
-
-def _identity(method: Method[Any], problem: Problem, rows: Rows, seed: int) -> dict[str, Any]:
-    """What a run must have in common with the one that it resumes, as JSON."""
-    network, noise = problem.network, getattr(problem.likelihood, "noise", None)
-    module = re.sub(r" at 0x[0-9a-f]+", "", repr(network.module))  # without addresses in memory
-    start = network.layer_parameters() if method.starts_from_model else {}
-    return {
-        "method": to_config(method),
-        "seed": int(seed),
-        "rows": problem.n,
-        "members": problem.members,
-        "likelihood": type(problem.likelihood).__name__,
-        "noise": _digest({"noise": noise}) if isinstance(noise, Tensor) else noise and float(noise),
-        "model": _digest({}, module, str(network.dtype), *(layer.name for layer in network.layers)),
-        "fixed parameters": _digest(network.constants),
-        "starting weights": _digest(start),
-        "data": _digest(dict(zip("xy", rows.example, strict=True))),
-    }
-
-
-def _digest(tensors: Mapping[str, Tensor], *words: str) -> str:
-    """A fingerprint of words and named tensors."""
-    digest = hashlib.sha256(repr(words).encode())
-    for name, value in tensors.items():
-        digest.update(f"{name} {value.dtype} {tuple(value.shape)}".encode())
-        digest.update(value.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()[:16]

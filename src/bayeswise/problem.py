@@ -66,11 +66,11 @@ class Problem:
         """Whether the targets are numbers."""
         return isinstance(self.likelihood, Gaussian)
 
-    def effective_rows(self, fraction: float) -> float:
-        """N_eff: the number of rows that the data may count for."""
+    def effective_rows(self, fraction: float | Tensor) -> float | Tensor:
+        """N_eff: the number of rows that the data may count for; it may be another for each member."""
         return fraction * self.n
 
-    def row_weight(self, rows: int, fraction: float = 1.0) -> float:
+    def row_weight(self, rows: int, fraction: float | Tensor) -> float | Tensor:
         """How many rows of the data one row of a batch stands for: N_eff / R."""
         return self.effective_rows(fraction) / rows
 

@@ -85,11 +85,12 @@ def train(
     callbacks: Sequence[Callback] = (),
     checkpoints: Checkpoints | None = None,
     identity: dict[str, Any] | None = None,
+    what: str | None = None,
 ) -> Any:
     """Carry out a method's plan and return its last state.
 
     A run with checkpoints that was interrupted goes on where its newest complete checkpoint stands, and ends
-    with the same bits; `identity` says what must agree for that.
+    with the same bits; `identity` says what must agree for that. `what` names the progress bar.
     """
     with torch.inference_mode(False), evaluating(problem.network.module):
         rng = Generator(problem.network.device).manual_seed(derived_seed(seed, 1))
@@ -103,7 +104,9 @@ def train(
             total, batches = plan.n * sum(1 for _ in rows.ordered()), _ordered(rows, run)
         else:
             total, batches = plan.n, _shuffled(rows, run, derived_seed(seed, 2))
-        with tqdm(total=total, initial=run.step, disable=not progress, delay=1, unit="step") as bar:
+        with tqdm(
+            desc=what, total=total, initial=run.step, disable=not progress, delay=1, unit="step"
+        ) as bar:
             for info in _steps(method, problem, run, batches, total):
                 now = Progress(run.step, total, info, lambda: method.posterior(problem, run.state, rows))
                 run.stopped = any([bool(callback(now)) for callback in callbacks])

@@ -167,7 +167,7 @@ def test_the_steps_of_a_curve():
 
 def test_a_watch_goes_on_after_an_interruption():
     watch = Watch()
-    watch.history[:] = [(100.0,), (3, 7.5, {"nll": 0.5})]
+    watch.history[:] = [(100.0, 5), (3, 7.5, {"nll": 0.5})]
     assert watch.seconds == 100.0
     assert watch.curve() == {"step": [3], "seconds": [7.5], "nll": [0.5]}
 

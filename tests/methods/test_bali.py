@@ -11,6 +11,7 @@ import bayeswise as bw
 from bayeswise.data import TensorRows
 from bayeswise.distributions import MatrixNormal, RegressionStats
 from bayeswise.linalg import NumericalWarning
+from bayeswise.methods.accounts import evidence
 from bayeswise.methods.updates import MeanUpdate
 from bayeswise.networks import discover, evaluating
 from bayeswise.problem import Problem, Units
@@ -406,7 +407,9 @@ def test_layers_without_bias_have_no_column_of_ones(likelihood):
     assert [q.inputs for q in posterior.weights.layers.values()] == [I, 4]
     variance = posterior.problem.is_regression and 40 or 10
     view = posterior.problem.network.layers[0]
-    assert bw.BALI().layer_prior(posterior.problem, view).variance == variance / I
+    given = bw.BALI(prior=bw.FanIn(3.0)).layer_prior(posterior.problem, view)
+    assert given.variance == pytest.approx(3.0 / I)
+    assert bw.BALI().layer_prior(posterior.problem, view).variance == variance
 
 
 # ------------------------------------------------------------------------------------------------- rules
@@ -428,10 +431,12 @@ def test_every_layer_has_the_prior_it_was_given():
     assert [p.variance for p in priors] == [1.0, 8.0 / 5, 2.0 / 7]
     assert [p.scale for p in priors] == pytest.approx([0.2 * B, 0.2 * B, 0.1 * B])
     default = [bw.BALI().layer_prior(problem, view).variance for view in problem.network.layers]
-    assert default == pytest.approx([40 / 6, 40 / 5, 40 / 7])
+    assert default == pytest.approx([40, 40 / 5, 40 / 7])
     classes = problem_of(mlp(I, 4, 6, O), x, bw.Categorical())
     default = [bw.BALI().layer_prior(classes, view).variance for view in classes.network.layers]
-    assert default == pytest.approx([10 / 6, 10 / 5, 10 / 7])
+    assert default == pytest.approx([10, 10 / 5, 10 / 7])
+    wide = problem_of(mlp(16, 4, O), random(B, 16), bw.Gaussian())  # with the column of ones 17 inputs
+    assert bw.BALI().layer_prior(wide, wide.network.layers[0]).variance == 40 / 17
 
 
 def test_starting_weights_have_the_scale_of_the_inputs():
@@ -478,7 +483,7 @@ def test_info_has_evidence_with_the_smallest_proper_prior():
 
     from bayeswise.distributions import MatrixNormalInverseWishart, RegressionStats
 
-    prior = RegressionStats.prior(40 / 6, 1e-4 * N * torch.eye(O, dtype=x.dtype), float(O), I + 1)
+    prior = RegressionStats.prior(40.0, 1e-4 * N * torch.eye(O, dtype=x.dtype), float(O), I + 1)
     rows = torch.cat([x, torch.ones(N, 1, dtype=x.dtype)], 1)
     posterior = MatrixNormalInverseWishart.from_stats(prior + RegressionStats.of(rows, y))
     exact = posterior.log_evidence(MatrixNormalInverseWishart.from_stats(prior))
@@ -720,7 +725,8 @@ def test_the_evidence_of_groups_is_their_sum():
         for g in range(2)
     ]
     _, info = method.step(problem, state, (x, y), rng)
-    parts = sum(float(method._evidence(problem, view.name, q)) for q in each)
+    prior = method.layer_prior(problem, view)
+    parts = sum(float(evidence(prior, q, view.name)) for q in each)
     assert info.details()["evidence/2"] == pytest.approx(parts, rel=1e-10)
 
 

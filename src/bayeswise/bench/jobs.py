@@ -65,8 +65,8 @@ class Job:
 
     @property
     def steps(self) -> int:
-        """How long it trains; 0 where the method does not count steps."""
-        return int(getattr(self.recipe.method, "steps", 0))
+        """How long it trains; 0 where the method does not count steps, or chooses how many."""
+        return int(getattr(self.recipe.method, "steps", None) or 0)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Job:
             "threads": torch.get_num_threads(),
             "date": time.strftime("%Y-%m-%d"),
         }
-        trained = {"n_splits": len(self.splits)}
+        trained = {"n_splits": len(self.splits), "steps": self.steps or watch.steps}
         return [
             self.about | {"split": split} | trained | one | environment
             for split, one in zip(self.splits, found, strict=True)

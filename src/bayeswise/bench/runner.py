@@ -32,7 +32,7 @@ def _lines(task: Task, job: Job, file: Path, progress: bool, say: Say) -> list[r
     if len(done) == len(job.splits):
         say(f"{name}, {where}: already in {file}")
         return done
-    say(f"{name}, {where}: {job.steps} steps")
+    say(f"{name}, {where}: {job.steps or 'as many'} steps" + ("" if job.steps else " as the method chooses"))
     lines = _carried_out(task, job, file.parent / TRAINED, progress)
     results.append(file, lines)
     return lines

@@ -21,6 +21,7 @@ from bayeswise.bench.datasets import Dataset
 from bayeswise.likelihoods import Categorical, Gaussian, Likelihood
 from bayeswise.methods import BALI, MAP, METHODS, Method, fresh
 from bayeswise.methods.forward import WeightNoise
+from bayeswise.methods.protocol import is_open
 from bayeswise.methods.schedules import Constant, Cosine, StepDecay
 from bayeswise.priors import FanIn, Isotropic
 
@@ -52,7 +53,7 @@ class Recipe:
 
     sizes: tuple[int, ...]
     activation: str
-    batch: int
+    batch: int | None  # None: the method decides
     method: Method[Any]
     likelihood: Likelihood
 
@@ -72,7 +73,8 @@ def recipe(dataset: Dataset, method: str, settings: str, steps: int | None = Non
     activation = paper.activation if paper else "relu" if dataset.kind == "regression" else "leaky_tanh"
     batch = (paper.batch or n) if paper else BATCH
     sizes = (dataset.x[0].size, *hidden, outputs)
-    return Recipe(sizes, activation, min(batch, n), chosen, likelihood)
+    batch = None if is_open(chosen) else min(batch, n)
+    return Recipe(sizes, activation, batch, chosen, likelihood)
 
 
 def _defaults(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:

@@ -19,12 +19,12 @@ Look = Callable[[Posterior], dict[str, Any]]
 class Watch:
     """Counts the seconds of training and looks at the posterior after some steps; looking is not counted.
 
-    `history` is what a checkpoint saves of it: first the seconds, then what was seen.
+    `history` is what a checkpoint saves of it: first the seconds and the planned steps, then what was seen.
     """
 
     at: Collection[int] = ()
     look: Look | None = None
-    history: list[tuple[Any, ...]] = field(default_factory=lambda: [(0.0,)])
+    history: list[tuple[Any, ...]] = field(default_factory=lambda: [(0.0, 0)])
 
     def __post_init__(self) -> None:
         """The clock starts."""
@@ -32,7 +32,7 @@ class Watch:
 
     def __call__(self, progress: Progress) -> None:
         """After a step."""
-        self.history[0] = (self.seconds + time.perf_counter() - self._since,)
+        self.history[0] = (self.seconds + time.perf_counter() - self._since, progress.total)
         if self.look is not None and progress.step in self.at:
             self.history.append((progress.step, round(self.seconds, 3), self.look(progress.posterior())))
         self._since = time.perf_counter()
@@ -41,6 +41,11 @@ class Watch:
     def seconds(self) -> float:
         """Of training so far, those before an interruption included."""
         return float(self.history[0][0])
+
+    @property
+    def steps(self) -> int:
+        """How many steps the run has; 0 before the first."""
+        return int(self.history[0][1])
 
     def curve(self) -> dict[str, list[float]]:
         """Steps, seconds and what was seen, one list each."""

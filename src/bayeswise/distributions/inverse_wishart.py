@@ -104,6 +104,14 @@ class MatrixNormalInverseWishart:
         factor[..., self.inputs :, self.inputs :] = noise_factor * scale
         return replace(self, factor=factor, dof=dof)
 
+    def tempered(self, temperature: float | Tensor) -> MatrixNormalInverseWishart:
+        """The same with `temperature`·Σ: means stay, and all spreads are multiplied by its root; (…,)."""
+        factor = self.factor.clone()
+        root = torch.as_tensor(temperature, device=factor.device).to(factor).sqrt()
+        root = root.reshape(*root.shape, *[1] * (factor.dim() - root.dim()))  # members, then all else
+        factor[..., self.inputs :, self.inputs :] *= root
+        return replace(self, factor=factor)
+
     def draw(self, rng: Generator | None = None) -> Tensor:
         """W = L11⁻ᵀ (L11ᵀM + A Fᵀ), one draw (…, I, O) with Σ = F Fᵀ at its mode."""
         cross = self.cross_factor

@@ -93,19 +93,24 @@ class RegressionStats:
         moved.yx.copy_(moved.xy.mT)
         return moved
 
-    def move_(self, rate: float, other: RegressionStats, weight: float) -> RegressionStats:
-        """(1 - rate)·self + rate·weight·other, in place: self is consumed."""
-        joint = self.joint.mul_(1 - rate).add_(other.joint, alpha=rate * weight)
-        n = self.n.mul_(1 - rate).add_(other.n, alpha=rate * weight)
+    def move_(self, rate: float, other: RegressionStats, weight: float | Tensor) -> RegressionStats:
+        """(1 - rate)·self + rate·weight·other, in place: self is consumed. Weights (…,) may differ."""
+        share = torch.as_tensor(rate * weight, dtype=torch.float64, device=self.n.device)  # (…,)
+        rows = other.joint.to(self.joint.dtype)
+        joint = self.joint.mul_(1 - rate).addcmul_(rows, share[..., None, None].to(rows.dtype))
+        n = self.n.mul_(1 - rate).addcmul_(other.n, share)
         return RegressionStats(joint, n, self.inputs)
 
 
 @dataclass(frozen=True)
 class DiagonalPrior:
-    """The pseudo-data of W | Σ ~ MN(0, variance·I, Σ), Σ ~ IW(scale·I, dof), kept as four numbers."""
+    """The pseudo-data of W | Σ ~ MN(0, variance·I, Σ), Σ ~ IW(scale·I, dof), kept as four numbers.
+
+    The scale may be another for each member, (…,).
+    """
 
     variance: float  # of R0
-    scale: float  # of U0
+    scale: float | Tensor  # of U0
     dof: float  # u0
     inputs: int
     outputs: int
@@ -118,10 +123,13 @@ class DiagonalPrior:
 
     @cached_property
     def _diagonal(self) -> Tensor:
-        parts = [(self.inputs, 1 / self.variance), (self.outputs, self.scale)]
-        return torch.cat([torch.full((size,), value, dtype=torch.float64) for size, value in parts])
+        scale = torch.as_tensor(self.scale, dtype=torch.float64)[..., None]  # (…, 1)
+        precision = torch.full_like(scale, 1 / self.variance)
+        lead = scale.shape[:-1]
+        return torch.cat([precision.expand(*lead, self.inputs), scale.expand(*lead, self.outputs)], -1)
 
     def stats(self, device: torch.device | None = None) -> RegressionStats:
         """The same as dense statistics."""
-        scale = self.scale * torch.eye(self.outputs, dtype=torch.float64, device=device)
+        own = torch.as_tensor(self.scale, dtype=torch.float64, device=device)[..., None, None]
+        scale = own * torch.eye(self.outputs, dtype=torch.float64, device=device)
         return RegressionStats.prior(self.variance, scale, self.dof, self.inputs)

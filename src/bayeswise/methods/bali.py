@@ -26,81 +26,48 @@ from torch import Generator, Tensor
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
 from bayeswise.distributions.inverse_wishart import CERTAIN
 from bayeswise.linalg import condition, safe_cholesky
+from bayeswise.methods.accounts import about_layer, about_output, evidence, words
+from bayeswise.methods.bali_state import BALIState, LayerSetting, LayerState, Pass, empty, zero_stats
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
-from bayeswise.methods.members import layer_of_start, repeated, widened
-from bayeswise.methods.protocol import Batch, Data, Info, Steps
+from bayeswise.methods.members import Each, each, layer_of_start, repeated, widened
+from bayeswise.methods.protocol import Batch, Data, Info, Steps, Trials
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
+from bayeswise.methods.tuning import Tuning, tuned
 from bayeswise.methods.updates import NaturalUpdate, Targets, Update
-from bayeswise.networks import LayerSignal, LayerView, LocalNoise, Signals, layer_signals
+from bayeswise.networks import LayerView, LocalNoise, Network, layer_signals
 from bayeswise.posterior import Posterior
-from bayeswise.priors import FanIn, Prior
+from bayeswise.priors import FanIn, Isotropic, Prior
 from bayeswise.problem import Problem
 from bayeswise.weights import Layerwise, LayerwiseDrawn, Mixture
 
-FLOAT64_INPUTS = 512  # up to so many inputs a layer's averages and factors are float64, whatever the data
-
-
-@dataclass(frozen=True)
-class LayerState:
-    """The moving averages of one layer."""
-
-    data: RegressionStats  # Ψxx, Ψxy, Ψyy / b
-    gg: Tensor  # Ψgg / b (…, O)
-
-
-@dataclass(frozen=True)
-class BALIState:
-    """The averages of all layers, and the weights of the first pass."""
-
-    step: Tensor  # t
-    bias: Tensor  # b_t
-    layers: dict[str, LayerState]
-    start: dict[str, Tensor]  # W (…, I, O) by layer, used before there is a posterior
-    residual: RegressionStats | None  # of y - f, where no layer's output is the network's
-    rescues: Tensor  # factorisations that needed jitter
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One pass forward and back: the weights and noise it was made with, and what it gave."""
-
-    weights: Weights
-    noise: dict[str, LocalNoise]
-    signals: Signals
-    y: Tensor
-    rate: float  # γ
-
-    def layer(self, name: str) -> tuple[LayerSignal, Tensor, Tensor | None]:
-        """A layer's signals, its weights W (…, I, O), and the noise ε (…, R, O) on its outputs, if any."""
-        signal = self.signals.layers[name]
-        return signal, self.weights[name], self.noise[name](signal.x) if name in self.noise else None
-
-
-@dataclass(frozen=True)
-class LayerSetting:
-    """What does not change about a layer: view, prior, spread of the first weights, kind of targets."""
-
-    view: LayerView
-    prior: DiagonalPrior
-    start_std: float
-    regresses: bool  # on the true targets: it is the output of a regression
+STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
+NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
+POSITIVE = (
+    *("step_size", "steps", "noise_floor", "hidden_noise_floor"),
+    *("initial_scale", "members", "temperature"),
+)
 
 
 @dataclass(frozen=True)
 class BALI:
     """Bayesian layerwise inference. Every default stands here and nowhere else.
 
-    `prior` None means FanIn(40) for regression and FanIn(10) for classification; `first_prior` and
-    `last_prior` None mean `prior`. `effective` None means N_eff = N below 1,000 rows and 0.25 N above.
-    `start` "draw" begins with random weights, "model" with the module's own. `noise` "mode" keeps Σ at its
-    mode, "drawn" draws it wherever weights are drawn. `members` posteriors from as many starts train in one
-    run; predictions are their mixture.
+    `prior` None means FanIn(40) for regression and FanIn(10) for classification, Isotropic for a first layer
+    of at most 16 inputs; `first_prior` and `last_prior` None mean `prior`. `effective` None is N_eff = N
+    below 1,000 rows and 0.25 N above. `start` "draw" begins with random weights, "model" with the module's
+    own. `noise` "mode" keeps Σ at its mode, "drawn" draws it wherever weights are drawn. `members` posteriors
+    from as many starts train in one run; predictions are their mixture. `temperature` multiplies Σ once the
+    run is over: of the output layer of a regression, and so the noise; else of every layer.
+
+    `steps` None means that `tuning` chooses how long to train, and step size, N_eff, members and temperature
+    where they are None, from the training rows alone (see methods/tuning.py). With a number of steps None
+    means a rule of thumb: step size 0.5, N_eff as above, one member, temperature 1.
     """
 
-    step_size: float = 0.5
+    step_size: Each | None = None
     update_rate: Schedule = field(default=Cosine(0.3))
-    steps: int = 2000
-    effective: float | None = None
+    steps: int | None = None
+    effective: Each | None = None
     prior: Prior | None = None
     first_prior: Prior | None = None
     last_prior: Prior | None = None
@@ -113,7 +80,9 @@ class BALI:
     forward: Forward = field(default=Deterministic())
     noise: Literal["mode", "drawn"] = "mode"
     update: Update = field(default=NaturalUpdate())
-    members: int = 1
+    members: int | None = None
+    temperature: Each | None = None
+    tuning: Tuning = field(default=Tuning())
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
@@ -125,10 +94,10 @@ class BALI:
             if prior is not None and (isinstance(prior, type) or not hasattr(prior, "variance")):
                 number = prior if isinstance(prior, Real) else "variance"
                 raise TypeError(f"BALI: {name} is a prior, not {prior!r}; use bw.FanIn({number})")
-        for name in ("step_size", "steps", "noise_floor", "hidden_noise_floor", "initial_scale", "members"):
-            if not getattr(self, name) > 0:
+        for name in POSITIVE:
+            if getattr(self, name) is not None and not _positive(getattr(self, name)):
                 raise ValueError(f"BALI: {name} must be positive, not {getattr(self, name)}")
-        if self.effective is not None and not self.effective > 0:
+        if self.effective is not None and not _positive(self.effective):
             raise ValueError(f"BALI: effective is N_eff / N and must be positive, not {self.effective}")
         if self.dof < 0:
             raise ValueError(f"BALI: dof is u0 and must not be negative, not {self.dof}")
@@ -154,28 +123,56 @@ class BALI:
 
     def plan(self, problem: Problem) -> Steps:
         """So many steps over reshuffled data."""
-        return Steps(self.steps)
+        return Steps(self.length)
+
+    @property
+    def length(self) -> int:
+        """How many steps a run has."""
+        return STEPS if self.steps is None else self.steps
+
+    @property
+    def alpha(self) -> Each:
+        """The step size."""
+        return STEP_SIZE if self.step_size is None else self.step_size
+
+    @property
+    def starts(self) -> int:
+        """How many starts a run has."""
+        return self.members or 1
+
+    def batch(self, network: Network, most: int) -> int:
+        """Rows of a step, where the number of steps is open as well."""
+        return self.tuning.batch(network, most) if self.open else most
+
+    def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> tuple[BALI, tuple[str, ...]]:
+        """This method with nothing left open, and notes on what was chosen why."""
+        return tuned(self, problem, trials, batch)
+
+    @property
+    def open(self) -> bool:
+        """Whether something is left to choose: not where a number of steps is given."""
+        return self.steps is None
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> BALIState:
         """Zero averages, and starting weights."""
-        problem = widened(problem, self.members, data.example[0])
+        problem = widened(problem, self.starts, data.example[0])
         network = problem.network
         if not network.layers:
             raise ValueError(
                 "BALI found no layer to infer: the model calls none that is supported and selected"
             )
         step = torch.zeros((), dtype=torch.int64, device=network.device)
-        layers = {view.name: _empty(view, problem) for view in network.layers}
+        layers = {view.name: empty(view, problem) for view in network.layers}
         needs_residual = problem.is_regression and network.output_layer is None
-        residual = _zero_stats(problem, (), 0, network.outputs) if needs_residual else None
+        residual = zero_stats(problem, (), 0, network.outputs) if needs_residual else None
         return BALIState(step, step.double(), layers, self._start(problem, rng), residual, step.clone())
 
     def step(
         self, problem: Problem, state: BALIState, batch: Batch, rng: Generator
     ) -> tuple[BALIState, Info]:
         """Signals at q_{t-1}, then targets and statistics of every layer."""
-        x, y = repeated(problem, batch, self.members)
-        lead, problem = problem.lead, widened(problem, self.members)
+        x, y = repeated(problem, batch, self.starts)
+        lead, problem = problem.lead, widened(problem, self.starts)
         posteriors = self._posteriors(problem, state)
         weights, noise = self._forward(problem, state, posteriors, x, rng)
         params = {k: v for s in self.settings(problem) for k, v in s.view.split(weights[s.view.name]).items()}
@@ -183,7 +180,7 @@ class BALI:
         signals = layer_signals(
             problem.network, params, x, lambda f: likelihood.log_prob(f, y), len(problem.lead), noise
         )
-        beta = self.update_rate(int(state.step), self.steps)
+        beta = self.update_rate(int(state.step), self.length)
         bias = beta + (1 - beta) * float(state.bias)  # b_t
         rate = beta / bias if bias > 0 else 0.0  # γ
         done = Pass(weights, noise, signals, y, rate)
@@ -196,18 +193,20 @@ class BALI:
         bias_now = torch.full_like(state.bias, bias)
         new = BALIState(state.step + 1, bias_now, layers, state.start, residual, rescues)
         log_lik = signals.log_lik.mean(-1)  # (E·S,) or ()
-        log_lik = log_lik if self.members == 1 else log_lik.reshape(self.members, *lead).mean(0)
+        log_lik = log_lik if self.starts == 1 else log_lik.reshape(self.starts, *lead).mean(0)
         return new, self._info(problem, posteriors, log_lik, rescues, rate)
 
     def posterior(self, problem: Problem, state: BALIState, data: Data) -> Posterior:
         """The posterior of every layer, exact for its statistics; of several starts their mixture."""
-        wide = widened(problem, self.members)
+        wide = widened(problem, self.starts)
         found = self._posteriors(wide, state)
         if not found:
             raise ValueError("BALI has made no step yet, so there is no posterior; run at least one step")
         residual = self._residual(wide, state)
-        parts = tuple(self._part(problem, found, residual, start) for start in range(self.members))
-        weights = parts[0] if self.members == 1 else Mixture(parts)
+        parts = tuple(self._part(problem, found, residual, start) for start in range(self.starts))
+        weights = parts[0] if self.starts == 1 else Mixture(parts)
+        if self.temperature is not None:
+            weights = weights.tempered(each(self.temperature, problem))
         rescues = int(state.rescues) + sum(int((q.jitter > 0).sum()) for q in found.values())
         return Posterior(problem, weights, "BALI", self._notes(problem, state, found), rescues=rescues)
 
@@ -215,18 +214,18 @@ class BALI:
         self, problem: Problem, found: Layers, residual: MatrixNormalInverseWishart | None, start: int
     ) -> Layerwise:
         """The layers of one start."""
-        layers = {name: layer_of_start(problem, q, start, self.members) for name, q in found.items()}
+        layers = {name: layer_of_start(problem, q, start, self.starts) for name, q in found.items()}
         kind = Layerwise if self.noise == "mode" else LayerwiseDrawn
         noise_layer = problem.network.output_layer if problem.is_regression else None
-        own = residual if residual is None else layer_of_start(problem, residual, start, self.members)
+        own = residual if residual is None else layer_of_start(problem, residual, start, self.starts)
         return kind(layers, noise_layer, own)
 
     # ---------------------------------------------------------------------------- what is fixed for a problem
 
-    def fraction(self, problem: Problem) -> float:
-        """N_eff / N."""
+    def fraction(self, problem: Problem, groups: int = 0) -> float | Tensor:
+        """N_eff / N; where members differ (…, 1, …), with so many groups of a layer."""
         if self.effective is not None:
-            return self.effective
+            return each(self.effective, problem, groups)
         return 1.0 if problem.n < 1000 else 0.25
 
     def settings(self, problem: Problem) -> tuple[LayerSetting, ...]:
@@ -241,7 +240,7 @@ class BALI:
         prior = self._prior(problem, view)
         floor = self.noise_floor if view.name == _last(problem) else self.hidden_noise_floor
         variance = prior.variance * prior.scale(view.inputs)
-        n_eff = problem.effective_rows(self.fraction(problem))
+        n_eff = problem.effective_rows(self.fraction(problem, len(view.groups)))
         return DiagonalPrior(variance, floor * n_eff, self.dof, view.inputs, view.outputs)
 
     def _setting(self, problem: Problem, view: LayerView) -> LayerSetting:
@@ -256,7 +255,11 @@ class BALI:
             return self.first_prior
         if view.name == _last(problem) and self.last_prior is not None:
             return self.last_prior
-        return self.prior or FanIn(40.0 if problem.is_regression else 10.0)
+        if self.prior is not None:
+            return self.prior
+        narrow = view.name == problem.network.layers[0].name and view.inputs <= NARROW
+        kind = Isotropic if narrow else FanIn
+        return kind(40.0 if problem.is_regression else 10.0)
 
     # -------------------------------------------------------------------- the pieces, in the order of a step
 
@@ -323,15 +326,18 @@ class BALI:
         """Ψgg, y = z + α g / sqrt(Ψgg), and the statistics of x and y."""
         signal, w, e = done.layer(setting.view.name)
         gg = old.gg.mul_(1 - done.rate).add_(signal.g.square().mean(-2), alpha=done.rate)
-        step = done.y - signal.z if setting.regresses else self._step(signal.g, gg)
+        groups = len(setting.view.groups)
+        step = done.y - signal.z if setting.regresses else self._step(problem, signal.g, gg, groups)
         batch = Targets(signal.x, w, signal.z, step, f'layer "{setting.view.name}"')
         batch = batch if e is None else batch.around(e)
-        weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem))  # N_eff / R
+        weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem, groups))  # N_eff / R
         return LayerState(self.update(setting.prior, old.data, batch, done.rate, weight), gg)
 
-    def _step(self, g: Tensor, gg: Tensor) -> Tensor:
+    def _step(self, problem: Problem, g: Tensor, gg: Tensor, groups: int) -> Tensor:
         """α g / sqrt(Ψgg); zero for a unit without a gradient, however long its Ψgg has decayed."""
-        size = self.step_size * gg.clamp_min(torch.finfo(g.dtype).tiny).rsqrt()  # (…, O)
+        size = (
+            each(self.alpha, problem, groups + 1) * gg.clamp_min(torch.finfo(g.dtype).tiny).rsqrt()
+        )  # (…, O)
         return g * size.to(g.dtype)[..., None, :]
 
     def _updated_residual(
@@ -348,60 +354,32 @@ class BALI:
     ) -> Info:
         def details() -> dict[str, float]:
             values = {"rescues": float(rescues), "rate": rate}
+            priors = {s.view.name: s.prior for s in self.settings(problem)}
             for name, q in posteriors.items():
                 values[f"condition/{name}"] = float(condition(q.factor).max())
                 if float(q.dof.max()) < CERTAIN:  # the evidence is that of an unknown noise
-                    values[f"evidence/{name}"] = float(self._evidence(problem, name, q).mean())
+                    found = evidence(priors[name], q, name).reshape(*problem.lead, -1)  # (…, groups)
+                    values[f"evidence/{name}"] = float(found.sum(-1).mean())
             return values
 
         return Info(log_lik, details)
 
-    def _evidence(self, problem: Problem, name: str, q: MatrixNormalInverseWishart) -> Tensor:
-        """The layer's log evidence with the smallest proper u0, max(u0, O)."""
-        view = next(v for v in problem.network.layers if v.name == name)
-        given = self.layer_prior(problem, view)
-        dof = max(given.dof, float(view.outputs))
-        proper = DiagonalPrior(given.variance, given.scale, dof, view.inputs, view.outputs)
-        prior = MatrixNormalInverseWishart.from_stats(proper.stats(q.factor.device), name)
-        posterior = MatrixNormalInverseWishart(
-            q.factor.double(), q.dof.double() + dof - given.dof, q.inputs, q.jitter
-        )
-        return posterior.log_evidence(prior, name).reshape(*problem.lead, -1).sum(-1)
-
     def _notes(self, problem: Problem, state: BALIState, layers: Layers) -> tuple[str, ...]:
-        n_eff = problem.effective_rows(self.fraction(problem))
-        of = "" if self.members == 1 else f" of {self.members} starts, mixed"
-        counted = f"{problem.n} rows counted as {n_eff:g}"
-        lines = [f"{int(state.step)} steps{of}, {counted}, step size {self.step_size:g}"]
-        for view in problem.network.layers:
-            prior, q = self.layer_prior(problem, view), layers[view.name]
-            noise = q.noise.diagonal(dim1=-2, dim2=-1).mean().sqrt()
-            shape = " x ".join(map(str, (*view.groups, view.inputs, view.outputs)))
-            lines.append(
-                f'layer "{view.name}": {shape}, prior variance {prior.variance:.3g}, '
-                f"mean noise {float(noise):.3g}, condition {float(condition(q.factor).max()):.1e}"
-            )
-        if problem.is_regression and problem.network.output_layer is not None:
-            lines.append(f'layer "{problem.network.output_layer}" is the output: it regresses on the targets')
-        elif problem.is_regression:
-            lines.append(
-                "no layer's output is the model's output: all layers follow gradients, noise by residuals"
-            )
-        return tuple(lines)
+        wide = widened(problem, self.starts)
+        n_eff = words(problem.effective_rows(self.fraction(wide)))
+        of = "" if self.starts == 1 else f" of {self.starts} starts, mixed"
+        how = f"{int(state.step)} steps{of}, {problem.n} rows counted as {n_eff}"
+        how += f", step size {words(self.alpha)}"
+        how += "" if self.temperature is None else f", temperature {words(self.temperature)}"
+        told = tuple(
+            about_layer(v, self.layer_prior(wide, v), layers[v.name]) for v in problem.network.layers
+        )
+        return (how, *told, *about_output(problem))
+
+
+def _positive(value: Each) -> bool:
+    return all(v > 0 for v in value) and bool(value) if isinstance(value, tuple) else value > 0
 
 
 def _last(problem: Problem) -> str:
     return problem.network.output_layer or problem.network.layers[-1].name
-
-
-def _zero_stats(problem: Problem, groups: tuple[int, ...], inputs: int, outputs: int) -> RegressionStats:
-    lead, size = (*problem.lead, *groups), inputs + outputs
-    dtype = torch.float64 if inputs <= FLOAT64_INPUTS else problem.network.dtype
-    joint = torch.zeros(*lead, size, size, dtype=dtype, device=problem.network.device)
-    return RegressionStats(joint, joint.new_zeros(lead, dtype=torch.float64), inputs)
-
-
-def _empty(view: LayerView, problem: Problem) -> LayerState:
-    data = _zero_stats(problem, view.groups, view.inputs, view.outputs)
-    gg = torch.zeros(*data.n.shape, view.outputs, dtype=torch.float64, device=problem.network.device)
-    return LayerState(data, gg)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from bayeswise.distributions import MatrixNormalInverseWishart
@@ -32,6 +33,20 @@ def widened(problem: Problem, starts: int, example: Tensor | None = None) -> Pro
             units = Units(*(t.repeat(starts, *[1] * (t.dim() - 1)) for t in (units.shift, units.scale)))
         cache[key] = replace(problem, network=network, members=starts * (problem.members or 1), units=units)
     return cache[key]
+
+
+Each = float | tuple[float, ...]  # a setting: one for all, or one for each member; they repeat
+
+
+def each(value: Each, problem: Problem, groups: int = 0) -> float | Tensor:
+    """A setting as it is, or (E·S, 1, …): one for each member of a widened problem, and so many groups."""
+    if not isinstance(value, tuple):
+        return value
+    members = problem.members or 1
+    if members % len(value):
+        raise ValueError(f"{len(value)} settings for {members} members: give one for all, or one for each")
+    values = torch.tensor(value, dtype=torch.float64, device=problem.network.device)
+    return values.repeat(members // len(value)).reshape(*problem.lead, *[1] * groups)
 
 
 def repeated(problem: Problem, batch: Batch, starts: int) -> Batch:

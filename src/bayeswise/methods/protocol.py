@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import Generator, Tensor
 
+from bayeswise.networks import Network
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 
@@ -57,6 +58,46 @@ class Data(Protocol):
         ...
 
 
+class Trials(Protocol):
+    """Some of the training rows to train on, and others to judge by: for choices before the run itself."""
+
+    @property
+    def n(self) -> int:
+        """How many rows judge."""
+        ...
+
+    @property
+    def members(self) -> int:
+        """How many runs one trial of a method is: data splits, each parted in several ways."""
+        ...
+
+    def posterior(self, method: Method[Any], what: str) -> Posterior:
+        """Train; `what` names the progress bar."""
+        ...
+
+    def log_lik(self, posterior: Posterior) -> Tensor:
+        """The mean log-likelihood of the rows that judge, (…,) for each data split."""
+        ...
+
+
+@runtime_checkable
+class Tunes(Protocol):
+    """A method that makes choices before its run."""
+
+    @property
+    def open(self) -> bool:
+        """Whether something is left to choose."""
+        ...
+
+    def batch(self, network: Network, most: int) -> int:
+        """How many rows of at most so many a step should have."""
+        ...
+
+    def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> tuple[Any, tuple[str, ...]]:
+        """The method with nothing left open, and notes on why; without trials by rules of thumb."""
+        ...
+
+
 S = TypeVar("S")
 
 
@@ -93,3 +134,8 @@ class Method(Protocol[S]):
     def posterior(self, problem: Problem, state: S, data: Data) -> Posterior:
         """What is known after these steps; may pass over the data again."""
         ...
+
+
+def is_open(method: Any) -> bool:
+    """Whether a method has choices to make before its run."""
+    return isinstance(method, Tunes) and method.open

@@ -37,7 +37,7 @@ class NaturalUpdate:
     """Average the statistics (eq. 17): the definition."""
 
     def __call__(
-        self, prior: DiagonalPrior, data: RegressionStats, batch: Targets, rate: float, weight: float
+        self, prior: DiagonalPrior, data: RegressionStats, batch: Targets, rate: float, weight: float | Tensor
     ) -> RegressionStats:
         """(1 - γ) data + γ·weight·stats(x, y)."""
         return data.move_(rate, batch.stats(data.joint.dtype), weight)
@@ -48,7 +48,7 @@ class MeanUpdate:
     """Move the mean itself (eq. 74, with γ in place of β): the same numbers by another way."""
 
     def __call__(
-        self, prior: DiagonalPrior, data: RegressionStats, batch: Targets, rate: float, weight: float
+        self, prior: DiagonalPrior, data: RegressionStats, batch: Targets, rate: float, weight: float | Tensor
     ) -> RegressionStats:
         """M ← M + γ R (R0⁻¹(M0 - M) + weight·xᵀ(y - xM)), where R is already the new one and M0 = 0."""
         mean = torch.zeros_like(data.xy)
@@ -58,7 +58,8 @@ class MeanUpdate:
         total = prior + moved
         lower = factorise(total.xx, batch.name).lower.to(mean)
         off = batch.x.to(mean).mT @ (batch.z + batch.delta - batch.x @ mean.to(batch.x)).to(mean)
-        mean = mean + rate * solve_lower_t(lower, solve_lower(lower, weight * off - mean / prior.variance))
+        off = torch.as_tensor(weight, dtype=mean.dtype, device=mean.device)[..., None, None] * off
+        mean = mean + rate * solve_lower_t(lower, solve_lower(lower, off - mean / prior.variance))
         xy = total.xx @ mean
         moved.xy.copy_(xy)
         moved.yx.copy_(xy.mT)

@@ -135,7 +135,7 @@ def learn(
     example: Example, method: BALI, hidden: tuple[int, ...], settings: Settings, seed: int, progress: bool
 ) -> Outcome:
     """Train on an example, recording the way, and predict its held-out rows."""
-    recorder = Recorder(example, max(1, method.steps // settings.looks), settings.look_draws)
+    recorder = Recorder(example, max(1, method.length // settings.looks), settings.look_draws)
     model = network(example.x.shape[1], hidden, seed)
     start = monotonic()
     posterior = fit(

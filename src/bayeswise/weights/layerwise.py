@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Generator, Tensor
@@ -41,6 +41,13 @@ class Layerwise:
         """Σ at its mode."""
         source = self._noise_source()
         return None if source is None else source.noise
+
+    def tempered(self, temperature: float | Tensor) -> Layerwise:
+        """The same with `temperature`·Σ where the noise comes from; without noise, in every layer."""
+        if self.residual is not None:
+            return replace(self, residual=self.residual.tempered(temperature))
+        names = self.layers if self.noise_layer is None else (self.noise_layer,)
+        return replace(self, layers=self.layers | {k: self.layers[k].tempered(temperature) for k in names})
 
     def config(self) -> dict[str, Any]:
         """The inputs of each layer, and where the noise comes from."""

@@ -63,6 +63,12 @@ class Mixture:
         """None: each part has its own."""
         return None
 
+    def tempered(self, temperature: float | Tensor) -> Mixture:
+        """Every part with this temperature."""
+        return Mixture(
+            tuple(part.tempered(temperature) for part in self.parts if isinstance(part, Layerwise))
+        )
+
     def config(self) -> dict[str, Any]:
         """The kind of the parts, and what each needs."""
         kind = next(name for name, kind in PARTS.items() if type(self.parts[0]) is kind)

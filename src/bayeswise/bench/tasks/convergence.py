@@ -14,6 +14,7 @@ from bayeswise.bench.watch import Watch, nll_of, spread
 from bayeswise.posterior import Posterior
 
 TRAIN_ROWS, FIRST, LOOKS = 10_000, 10, 16
+STEPS = 1_000  # about as many as a method chooses
 
 
 class Convergence:
@@ -42,4 +43,4 @@ def watched(job: Job) -> Watch:
     rng = torch.Generator().manual_seed(job.seed)
     some = torch.randperm(len(job.y), generator=rng)[:TRAIN_ROWS]
     rows = {"train_nll": (job.x[some], job.y[some]), "test_nll": (job.x_test, job.y_test)}
-    return Watch(frozenset(spread(job.steps, FIRST, LOOKS)), nll_of(rows, job.draws))
+    return Watch(frozenset(spread(job.steps or STEPS, FIRST, LOOKS)), nll_of(rows, job.draws))

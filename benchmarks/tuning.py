@@ -1,0 +1,132 @@
+r"""What `BALI()` should choose by itself, and what it should leave: one change at a time, on validation rows.
+
+    OMP_NUM_THREADS=1 python benchmarks/tuning.py --data-dir DIR \
+        --out benchmarks/results/scripts/tuning.jsonl [--only CHANGE …] [--dataset NAME …]
+    python benchmarks/tuning.py --out benchmarks/results/scripts/tuning.jsonl --page docs/tuning.md
+
+Every split's training rows are parted once more, nine to one; the smaller part is what the figures are for.
+No test row is read. A line that is already in the file is not computed again. The second form writes the
+table of the page anew. "as chosen" is `BALI()` itself with everything it does; the other lines train for the
+same number of steps with settings as given, and without its temperature.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from common import arguments, keep
+from reproduction import SETS, mean_and_error, parted
+
+import bayeswise as bw
+from bayeswise.bench.datasets import load, rows
+from bayeswise.bench.models import mlp
+from bayeswise.bench.settings import recipe
+from bayeswise.methods.tuning import TEMPERATURES
+from bayeswise.posterior import Posterior
+from bayeswise.weights import Layerwise, Mixture
+
+SPLITS, STEPS, BATCH = 5, 2500, 256
+BASE = {"step_size": 0.5, "effective": 1.0, "members": 4, "steps": STEPS}
+CHANGES: dict[str, dict | None] = {
+    "four members": {},
+    "one member": {"members": 1},
+    "a quarter of the rows counts": {"effective": 0.25},
+    "a sixteenth of the rows counts": {"effective": 0.0625},
+    "step size 1": {"step_size": 1.0},
+    "step size 0.2": {"step_size": 0.2},
+    "rate from 0.5": {"update_rate": bw.Cosine(0.5)},
+    "weights drawn in training": {"forward": bw.WeightNoise()},
+    "first layer divided": {"first_prior": bw.FanIn(40.0)},
+    "twice the steps": {"steps": 2 * STEPS},
+    "as chosen": None,
+    "as chosen, one member": {"members": 1, "steps": None, "step_size": None, "effective": None},
+}
+
+
+def judged(options, name: str, change: str) -> dict:
+    """Train with a change, and look at the validation rows."""
+    dataset = load(name, options.data_dir)
+    made = recipe(dataset, "bali", "default")
+    dataset = parted(dataset, options.splits)
+    data = rows(dataset, range(len(dataset.train)))
+    own = CHANGES[change]
+    method = bw.BALI() if own is None else bw.BALI(**(BASE | own))
+    start = time.perf_counter()
+    posterior = bw.fit(
+        mlp(made.sizes, made.activation, options.seed),
+        (data.x, data.y),
+        made.likelihood,
+        method,
+        members=len(data.x),
+        batch_size=None if method.open else min(BATCH, data.x.shape[1]),
+        seed=options.seed,
+        progress=False,
+    )
+    seconds = time.perf_counter() - start
+    prediction = posterior.predict(data.x_test, n=256)
+    rmse = (prediction.mean - data.y_test).square().mean((1, 2)).sqrt()
+    line = {"dataset": name, "change": change, "n_splits": len(data.x), "seed": options.seed}
+    line |= dict(zip(("rmse", "rmse_se"), mean_and_error(rmse), strict=True))
+    line |= dict(zip(("ll", "ll_se"), mean_and_error(prediction.log_prob(data.y_test).mean(1)), strict=True))
+    best, temperature = best_temperature(posterior, data.x_test, data.y_test)
+    line |= {"ll_best": best, "temperature_best": temperature, "seconds": round(seconds, 1)}
+    return line | ({"chosen": list(posterior.notes[:3])} if method.open else {})
+
+
+def best_temperature(posterior: Posterior, x: torch.Tensor, y: torch.Tensor) -> tuple[float, float]:
+    """The best log-likelihood that one temperature for all splits could reach on these rows, and which."""
+    weights = posterior.weights
+    assert isinstance(weights, Layerwise | Mixture)
+    warm = {t: replace(posterior, weights=weights.tempered(t)) for t in TEMPERATURES}
+    found = {t: float(one.predict(x, 64).log_prob(y).mean()) for t, one in warm.items()}
+    best = max(found, key=lambda t: found[t])
+    return found[best], best
+
+
+def table(lines: list[dict]) -> str:
+    """RMSE / log-likelihood (the best that a temperature could do) of every change and data set."""
+    found = {(line["change"], line["dataset"]): line for line in lines}
+    head = ["change", *SETS]
+    body = [[change, *(cell(found.get((change, name))) for name in SETS)] for change in CHANGES]
+    body = [row for row in body if any(row[1:])]
+    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
+
+
+def cell(line: dict | None) -> str:
+    """One cell; empty where it was not run."""
+    return "" if line is None else f"{line['rmse']:.4g} / {line['ll']:.3f} ({line['ll_best']:.3f})"
+
+
+def write_page(page: Path, lines: list[dict]) -> None:
+    """Put the table between the page's marks."""
+    text, begin, end = page.read_text(), "<!-- begin table -->\n", "<!-- end table -->"
+    start, stop = text.index(begin) + len(begin), text.index(end)
+    page.write_text(text[:start] + "\n" + table(lines) + "\n\n" + text[stop:])
+
+
+def main() -> None:
+    """Every change on every data set, or the page."""
+    parser = arguments(__doc__)
+    parser.add_argument("--dataset", nargs="*", default=list(SETS))
+    parser.add_argument("--only", nargs="*", default=list(CHANGES))
+    parser.add_argument("--splits", type=int, default=SPLITS)
+    parser.add_argument("--page", type=Path)
+    options = parser.parse_args()
+    text = options.out.read_text() if options.out and options.out.exists() else ""
+    lines = [json.loads(line) for line in text.splitlines()]
+    if options.page:
+        write_page(options.page, lines)
+        return
+    done = {(line["dataset"], line["change"], line["seed"]) for line in lines}
+    for change in options.only:
+        for name in options.dataset:
+            if (name, change, options.seed) not in done:
+                keep(options, judged(options, name, change))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,248 @@
+"""What BALI chooses from the training rows alone, and how its choices reach the posterior."""
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import bayeswise as bw
+from bayeswise.data import TensorRows
+from bayeswise.methods.members import each
+from bayeswise.methods.tuning import Tuning
+from bayeswise.methods.updates import MeanUpdate, NaturalUpdate
+from bayeswise.trials import HeldOut
+from bayeswise.weights import Layerwise, Mixture
+
+I, N = 4, 60  # noqa: E741
+SHORT = Tuning(rows=256 * 40, passes=1, members=2)
+
+
+def data(noise: float = 0.1, n: int = N, seed: int = 0) -> tuple[Tensor, Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, I, generator=rng, dtype=torch.float64)
+    return x, x[:, :1].sin() + noise * torch.randn(n, 1, generator=rng, dtype=torch.float64)
+
+
+def net(hidden: int = 8) -> nn.Module:
+    return nn.Sequential(nn.Linear(I, hidden), nn.Tanh(), nn.Linear(hidden, 1)).double()
+
+
+def fit(x: Tensor, y: Tensor, method: Any, likelihood: Any = None, **options: Any) -> bw.Posterior:
+    return bw.fit(net(), (x, y), likelihood or bw.Gaussian(), method, progress=False, **options)
+
+
+# ---------------------------------------------------------------------------- settings of each member
+
+
+@pytest.mark.parametrize("update", [NaturalUpdate(), MeanUpdate()], ids=repr)
+def test_members_with_settings_of_their_own_are_runs_with_those_settings(update):
+    x, y = data()
+    shares, sizes = (1.0, 0.2), (0.5, 1.5)
+    both = fit(
+        x.expand(2, -1, -1),
+        y.expand(2, -1, -1),
+        bw.BALI(steps=20, effective=shares, step_size=sizes, update=update),
+        members=2,
+    )
+    for k in range(2):
+        alone = bw.BALI(steps=20, effective=shares[k], step_size=sizes[k], update=update)
+        same = fit(x.expand(2, -1, -1), y.expand(2, -1, -1), alone, members=2)
+        for name, q in both.weights.layers.items():
+            wanted = same.weights.layers[name]
+            torch.testing.assert_close(q.factor[k], wanted.factor[k], rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(q.dof[k], wanted.dof[k])
+
+
+def test_settings_repeat_for_every_start():
+    problem = HeldOut.of(*prepared(*data()), 0, False, None).problem
+    assert each((1.0, 3.0), replace(problem, members=4)).tolist() == [1.0, 3.0, 1.0, 3.0]
+    assert each((1.0, 3.0), replace(problem, members=4), groups=2).shape == (4, 1, 1)
+    assert each(0.5, problem) == 0.5
+    with pytest.raises(ValueError, match="3 settings for 4 members"):
+        each((1.0, 2.0, 3.0), replace(problem, members=4))
+
+
+@pytest.mark.parametrize("settings", [{"effective": ()}, {"step_size": (0.5, -1.0)}, {"temperature": 0.0}])
+def test_settings_without_a_meaning_are_refused(settings):
+    with pytest.raises(ValueError, match=next(iter(settings))):
+        bw.BALI(**settings)
+
+
+# ---------------------------------------------------------------------------- temperature
+
+
+@pytest.mark.parametrize("starts", [1, 3])
+def test_the_temperature_scales_the_noise_and_leaves_the_means(starts):
+    x, y = data()
+    plain = fit(x, y, bw.BALI(steps=20, members=starts))
+    warm = fit(x, y, bw.BALI(steps=20, members=starts, temperature=0.25))
+    parts = (lambda p: p.weights.parts) if starts > 1 else (lambda p: (p.weights,))
+    for before, after in zip(parts(plain), parts(warm), strict=True):
+        torch.testing.assert_close(after.noise(), 0.25 * before.noise(), rtol=1e-12, atol=0)
+        for name in before.layers:
+            torch.testing.assert_close(after.layers[name].mean, before.layers[name].mean)
+        torch.testing.assert_close(after.layers["0"].factor, before.layers["0"].factor)
+
+
+def test_without_noise_the_temperature_scales_every_layer():
+    x, y = data()
+    labels = (y[:, 0] > 0).long()
+    model = nn.Sequential(nn.Linear(I, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    made = [
+        bw.fit(model, (x, labels), bw.Categorical(), bw.BALI(steps=20, temperature=t), progress=False)
+        for t in (1.0, 4.0)
+    ]
+    for name in ("0", "2"):
+        before, after = (p.weights.layers[name] for p in made)
+        torch.testing.assert_close(after.noise, 4.0 * before.noise, rtol=1e-12, atol=0)
+
+
+def test_splits_have_temperatures_of_their_own():
+    x, y = data()
+    wide = (x.expand(2, -1, -1), y.expand(2, -1, -1))
+    plain = fit(*wide, bw.BALI(steps=10), members=2)
+    warm = fit(*wide, bw.BALI(steps=10, temperature=(2.0, 0.5)), members=2)
+    ratio = (warm.weights.noise() / plain.weights.noise()).flatten()
+    torch.testing.assert_close(ratio, torch.tensor([2.0, 0.5], dtype=torch.float64))
+
+
+# ---------------------------------------------------------------------------- held out
+
+
+def prepared(x: Tensor, y: Tensor, **options: Any) -> tuple[Any, TensorRows]:
+    posterior = fit(x, y, bw.BALI(steps=1), **options)
+    y = posterior.problem.units.to_network(y)
+    return posterior.problem, TensorRows(x, y, 16, len(posterior.problem.lead))
+
+
+@pytest.mark.parametrize("splits", [None, 3])
+@pytest.mark.parametrize("folds", [1, 2])
+def test_rows_are_parted_without_overlap(splits, folds):
+    lead = () if splits is None else (splits,)
+    x = torch.arange(20.0).expand(*lead, 20)[..., None]
+    rows = TensorRows(x, 10 * x, 8, len(lead))
+    part, (held, targets) = rows.parted(folds, 5, seed=3)
+    members = (splits or 1) * folds
+    x, held = part.x.reshape(members, -1), held.reshape(members, -1)
+    assert x.shape == (members, 15) and held.shape == (members, 5)
+    assert part.lead == (1 if lead or folds > 1 else 0) and torch.equal(part.y, 10 * part.x)
+    assert torch.equal(targets.reshape(members, -1), 10 * held)
+    for own, other in zip(x, held, strict=True):
+        assert sorted(own.tolist() + other.tolist()) == list(range(20))
+    if folds == 2:
+        first, second = held[0].tolist(), held[-1].tolist()
+        assert not set(first) & set(second)
+
+
+@pytest.mark.parametrize("splits", [None, 2])
+def test_the_held_out_likelihood_is_that_of_the_rows_that_were_left_out(splits):
+    x, y = data()
+    if splits:
+        x, y = torch.stack([x, x + 0.1]), torch.stack([y, -y])
+    problem, rows = prepared(x, y, **({} if splits is None else {"members": splits}))
+    trials = HeldOut.of(problem, rows, 0, False, None)
+    posterior = trials.posterior(bw.BALI(steps=20), "trying")
+    held_x, held_y = trials.held
+    wanted = posterior.predict(held_x, 64).log_prob(trials.problem.units.to_user(held_y)).mean(-1)  # (F · S,)
+    wanted = wanted.reshape(4, -1).mean(0)
+    torch.testing.assert_close(trials.log_lik(posterior), wanted if splits else wanted[0])
+    assert trials.n == 24 and trials.members == 4 * (splits or 1) and posterior.problem.n == 54
+
+
+def test_few_rows_and_streams_are_not_parted():
+    x, y = data(n=8)
+    problem, rows = prepared(x, y)
+    assert HeldOut.of(problem, rows, 0, False, None) is None
+    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(*data()), batch_size=16)
+    posterior = bw.fit(net(), loader, bw.Gaussian(), bw.BALI(tuning=SHORT), progress=False)
+    assert "no rows could be held out" in posterior.summary()
+
+
+# ---------------------------------------------------------------------------- choices
+
+
+def test_everything_open_is_chosen_and_said():
+    x, y = data()
+    posterior = fit(x, y, bw.BALI(tuning=SHORT))
+    assert isinstance(posterior.weights, Mixture) and len(posterior.weights.parts) == 2
+    summary = posterior.summary()
+    for name in ("share of rows that count", "step size", "temperature"):
+        assert re.search(rf"^{name} [\d.]+ chosen by the log-likelihood of 24 held-out rows", summary, re.M)
+    assert "40 steps of 2 starts" in summary
+
+
+def test_choices_can_be_overridden():
+    x, y = data()
+    posterior = fit(x, y, bw.BALI(step_size=0.5, effective=0.5, members=1, temperature=1.0, tuning=SHORT))
+    assert isinstance(posterior.weights, Layerwise)
+    assert "chosen" not in posterior.summary() and "60 rows counted as 30" in posterior.summary()
+    same = fit(x, y, bw.BALI(effective=0.5, steps=40))
+    torch.testing.assert_close(posterior.weights.noise(), same.weights.noise())
+
+
+def test_noise_is_not_learned():
+    """Rows without a signal: the prediction is about as good as the mean."""
+    x, _ = data(n=120)
+    rng = torch.Generator().manual_seed(5)
+    y = torch.randn(120, 1, generator=rng, dtype=torch.float64)
+    posterior = fit(x, y, bw.BALI(tuning=replace(SHORT, rows=256 * 200)))
+    x_new, y_new = torch.randn(2000, I, generator=rng).double(), torch.randn(2000, 1, generator=rng).double()
+    found = posterior.predict(x_new).log_prob(y_new).mean()
+    best = torch.distributions.Normal(0, 1).log_prob(y_new).mean()
+    assert float(best - found) < 0.15
+
+
+def test_a_clean_function_is_learned_with_all_rows():
+    x, y = data(noise=0.0, n=200)
+    posterior = fit(x, y, bw.BALI(tuning=replace(SHORT, rows=256 * 300)))
+    assert "200 rows counted as 200," in posterior.summary()
+    x_new, y_new = data(noise=0.0, n=500, seed=9)
+    assert float((posterior.predict(x_new).mean - y_new).square().mean().sqrt()) < 0.1
+
+
+def test_each_split_chooses_for_itself():
+    """A split of noise beside one of signal."""
+    x, y = data(noise=0.0, n=120)
+    noise = torch.randn(120, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    method = bw.BALI(tuning=replace(SHORT, rows=256 * 200))
+    posterior = fit(x.expand(2, -1, -1), torch.stack([y, noise]), method, members=2)
+    assert " to " in posterior.notes[2]
+    sigma = posterior.predict(x.expand(2, -1, -1)).std.mean((1, 2))
+    assert float(sigma[0]) < 0.3 < 0.65 < float(sigma[1])
+
+
+def test_a_tuned_run_repeats_itself_and_resumes(tmp_path):
+    x, y = data()
+    method = bw.BALI(tuning=SHORT)
+    whole = fit(x, y, method).predict(x).mean
+
+    class Broken(Exception):
+        pass
+
+    def kill(progress: Any) -> None:
+        if progress.step == 20:
+            raise Broken
+
+    store = bw.Checkpoints(tmp_path, every=10)
+    with pytest.raises(Broken):
+        fit(x, y, method, checkpoint=store, callbacks=[kill])
+    assert (tmp_path / "choosing_the_step_size").is_dir()
+    assert torch.equal(fit(x, y, method, checkpoint=store).predict(x).mean, whole)
+
+
+def test_classifiers_choose_too():
+    x, y = data()
+    labels = (y[:, 0] > 0).long()
+    model = nn.Sequential(nn.Linear(I, 8), nn.Tanh(), nn.Linear(8, 2)).double()
+    posterior = bw.fit(model, (x, labels), bw.Categorical(), bw.BALI(tuning=SHORT), progress=False)
+    assert "temperature" in posterior.summary()
+    assert float((posterior.predict(x).mean.argmax(-1) == labels).double().mean()) > 0.85
+
+
+@pytest.mark.parametrize("settings", [{"rows": 0}, {"shares": ()}, {"shares": (0.0,)}, {"race": 0.0}])
+def test_tunings_without_a_meaning_are_refused(settings):
+    with pytest.raises(ValueError, match="Tuning"):
+        Tuning(**settings)
