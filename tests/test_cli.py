@@ -112,7 +112,7 @@ def test_help_comes_at_once():
 
 def test_methods_are_listed():
     found = {method["name"]: method for method in answer("methods")["methods"]}
-    assert found["bali"]["class"] == "BALI" and found["bali"]["settings"]["steps"] == "2000"
+    assert found["bali"]["class"] == "BALI" and found["bali"]["settings"]["steps"] == "None"
     assert "0.3" in found["bali"]["settings"]["update_rate"]
     assert found["map"]["summary"] == "The most probable weights, found by Adam."
     shown = run("methods").stdout

@@ -22,6 +22,7 @@ from bayeswise.saving import SavedModelError
 from bayeswise.storage import read_extra
 
 FEW = bw.BALI(steps=100)
+SHORT = bw.BALI(tuning=bw.Tuning(rows=20 * 256, passes=1))
 SKIPPED = "check_array_api_input"  # runs only where SCIPY_ARRAY_API is set
 
 
@@ -55,8 +56,8 @@ def test_scikit_learn_checks(estimator, check):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("estimator", [BayesianRegressor(), BayesianClassifier()])
-def test_scikit_learn_checks_with_the_defaults(estimator):
+@pytest.mark.parametrize("estimator", [BayesianRegressor(method=SHORT), BayesianClassifier(method=SHORT)])
+def test_scikit_learn_checks_with_choices_made(estimator):
     results = check_estimator(estimator, on_fail=None, on_skip=None)
     assert {r["check_name"] for r in results if r["status"] != "passed"} <= {SKIPPED}
 

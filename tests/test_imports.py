@@ -18,9 +18,9 @@ LAYERS = (
     "linalg",
     "distributions networks",
     "problem likelihoods priors predictive linearised weights posterior metrics saving storage "
-    "randomness data training tables methods.protocol",
+    "randomness data cautions identity training tables methods.protocol",
     "methods",
-    "fitting estimators",
+    "trials fitting estimators",
     "__init__",
     "report",
     "bench",
@@ -32,6 +32,7 @@ APART = frozenset({"distributions", "networks", "bench", "cli"})
 # Files of methods/ that hold no method but what methods have in common; so do names with an underscore.
 SHARED_BY_METHODS = frozenset(
     {"protocol", "schedules", "forward", "updates", "gradient", "structures", "evidence", "members"}
+    | {"tuning", "bali_state", "accounts"}
 )
 HEAVY = ("sklearn", "pandas", "scipy", "matplotlib")
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from bayeswise.cautions import cautions
 from bayeswise.data import BATCH, Batch, LoaderRows, Rows, TensorRows, as_loader
 from bayeswise.identity import identity as run_identity
 from bayeswise.likelihoods import Gaussian, Likelihood
@@ -85,7 +86,8 @@ def fit(
     state = train(method, problem, rows, seed, progress, callbacks, checkpoints, identity)
     posterior = method.posterior(problem, state, rows)
     _warn_rescues(posterior)
-    return replace(posterior, seed=seed, notes=chosen + posterior.notes + _fixed_note(posterior))
+    notes = cautions(rows) + chosen + posterior.notes + _fixed_note(posterior)
+    return replace(posterior, seed=seed, notes=notes)
 
 
 def _check_parts(model: Any, likelihood: Any, method: Any) -> None:

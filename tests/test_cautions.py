@@ -1,0 +1,60 @@
+"""What the summary says of unusual data."""
+
+import pytest
+import torch
+from torch import nn
+
+import bayeswise as bw
+from bayeswise.cautions import cautions
+from bayeswise.data import TensorRows
+
+
+def rows(x, y, lead: int = 0) -> TensorRows:
+    return TensorRows(x, y, 64, lead)
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+X, Y = normal(300, 5), normal(300, 1, seed=1)
+
+
+def test_ordinary_rows_need_no_caution():
+    assert cautions(rows(X, Y)) == ()
+    assert cautions(rows(X, (Y[:, 0] > 0).long())) == ()
+    assert cautions(rows(X.expand(3, -1, -1), Y.expand(3, -1, -1), lead=1)) == ()
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "said"),
+    [
+        (X[:20], Y[:20], "only 20 rows"),
+        (torch.cat([X, X[:, :2] @ normal(2, 3)], 1), Y, "rank 5 of 8 columns (columns repeat one another)"),
+        (torch.cat([X, torch.full((300, 2), 7.0)], 1), Y, "2 of 7 input columns are constant"),
+        (normal(60, 100), normal(60, 1), "rank 59 of 100 columns (there are fewer rows)"),
+        (X, Y.clone().index_fill_(0, torch.tensor([3, 9]), 100.0), "2 targets lie more than 8 robust"),
+        (X, (torch.arange(300) % 50 == 0).long(), "the rarest class has 6 of 300 rows (2.0%)"),
+    ],
+)
+def test_what_is_unusual_is_said(x, y, said):
+    found = cautions(rows(x, y))
+    assert any(said in line for line in found), found
+    assert all(line.startswith("caution: ") for line in found)
+
+
+def test_columns_of_any_size_and_place_count_alike():
+    scaled = X * torch.tensor([1e-6, 1.0, 1e6, 1.0, 1.0]) + torch.tensor([0.0, 1e3, 0.0, -50.0, 0.0])
+    assert cautions(rows(scaled, Y)) == ()
+
+
+def test_images_and_many_equal_targets_are_no_cause():
+    assert cautions(rows(normal(80, 1, 4, 4), normal(80, 1))) == ()
+    zeros = torch.zeros(300, 1).index_fill_(0, torch.arange(40), 1.0)
+    assert cautions(rows(X, zeros)) == ()
+
+
+def test_the_summary_says_it():
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 1))
+    posterior = bw.fit(model, (X[:20], Y[:20]), bw.Gaussian(), bw.MAP(steps=2), progress=False)
+    assert "caution: only 20 rows" in posterior.summary()
