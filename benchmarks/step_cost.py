@@ -2,8 +2,11 @@
 
     OMP_NUM_THREADS=1 python benchmarks/step_cost.py
 
-Steps of the two alternate, 50 each after warm-up; the figure is the ratio of the medians. The Adam side is a
-plain PyTorch loop with `torch.optim.Adam` at its defaults. One JSON line per network, also appended to --out.
+Steps of all sides alternate, 50 each after warm-up; the figure is the ratio of the medians over blocks of ten
+steps, because the default refreshes its factors now and then. The Adam side is a plain PyTorch loop with
+`torch.optim.Adam` at its defaults. `default` is BALI as it is, `default_drawn` draws weights in training,
+`exact` averages statistics and factorises at every step, `exact_mean` moves the means instead. One JSON line
+per network, also appended to --out.
 """
 
 from __future__ import annotations
@@ -21,6 +24,8 @@ from torch import Tensor, nn
 
 import bayeswise as bw
 from bayeswise.data import TensorRows
+from bayeswise.methods.mean_update import MeanUpdate
+from bayeswise.methods.updates import NaturalUpdate
 from bayeswise.networks import discover, evaluating
 from bayeswise.problem import Problem, Units
 
@@ -28,6 +33,12 @@ NETWORKS = {
     "784-256-256-10": ((784, 256, 256, 10), 2048, "classification"),
     "13-50-1": ((13, 50, 1), 256, "regression"),
     "6-50-1": ((6, 50, 1), 277, "regression"),
+}
+SIDES: dict[str, dict] = {
+    "default": {},
+    "default_drawn": {"forward": bw.WeightNoise()},
+    "exact": {"update": NaturalUpdate()},
+    "exact_mean": {"update": MeanUpdate()},
 }
 
 
@@ -66,7 +77,7 @@ def bali_step(model: nn.Module, x: Tensor, y: Tensor, task: str, method: bw.BALI
     return step
 
 
-def medians(sides: dict[str, Callable[[], None]], repeats: int, warm_up: int = 10) -> dict[str, float]:
+def seconds_of(sides: dict[str, Callable[[], None]], repeats: int, warm_up: int = 10) -> dict[str, float]:
     """Seconds of one call of each side, the sides alternating."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for i in range(warm_up + repeats):
@@ -75,7 +86,12 @@ def medians(sides: dict[str, Callable[[], None]], repeats: int, warm_up: int = 1
             call()
             if i >= warm_up:
                 times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(values) for name, values in times.items()}
+    return {name: statistics.median(map(statistics.fmean, blocks(values))) for name, values in times.items()}
+
+
+def blocks(values: list[float]) -> list[list[float]]:
+    """Ten steps each, so that every block has its share of the refreshes."""
+    return [values[i : i + 10] for i in range(0, len(values) - 9, 10)]
 
 
 def main() -> None:
@@ -92,10 +108,10 @@ def main() -> None:
         y = torch.randint(sizes[-1], (batch,), generator=rng)
         y = torch.randn(batch, 1, generator=rng) if task == "regression" else y
         sides = {"adam": adam_step(network(sizes, task), x, y, task)}
-        for forward in (bw.Deterministic(), bw.WeightNoise()):
-            method = bw.BALI(steps=1_000_000, effective=0.25, forward=forward)
-            sides[type(forward).__name__] = bali_step(network(sizes, task), x, y, task, method)
-        seconds = medians(sides, options.repeats)
+        for side, own in SIDES.items():
+            method = bw.BALI(steps=1_000_000, effective=0.25, **own)
+            sides[side] = bali_step(network(sizes, task), x, y, task, method)
+        seconds = seconds_of(sides, options.repeats)
         line = {"network": name, "batch": batch, "threads": torch.get_num_threads()}
         line |= {f"ms_{side}": round(1e3 * value, 3) for side, value in seconds.items()}
         line |= {f"ratio_{s}": round(v / seconds["adam"], 2) for s, v in seconds.items() if s != "adam"}

@@ -12,7 +12,7 @@ from bayeswise.data import TensorRows
 from bayeswise.distributions import MatrixNormal, RegressionStats
 from bayeswise.linalg import NumericalWarning
 from bayeswise.methods.accounts import evidence
-from bayeswise.methods.updates import MeanUpdate
+from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.networks import discover, evaluating
 from bayeswise.problem import Problem, Units
 from bayeswise.randomness import derived_seed

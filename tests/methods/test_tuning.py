@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 import bayeswise as bw
 from bayeswise.data import TensorRows
+from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import each
 from bayeswise.methods.tuning import Tuning
-from bayeswise.methods.updates import MeanUpdate, NaturalUpdate
+from bayeswise.methods.updates import NaturalUpdate
 from bayeswise.trials import HeldOut
 from bayeswise.weights import Layerwise, Mixture
 

@@ -22,7 +22,17 @@ from bayeswise import linearised, priors
 from bayeswise.estimators.scaling import Array, Scaling
 from bayeswise.fitting import fit as fit_posterior
 from bayeswise.likelihoods import Likelihood
-from bayeswise.methods import METHODS, Method, evidence, forward, schedules, structures, tuning, updates
+from bayeswise.methods import (
+    METHODS,
+    Method,
+    evidence,
+    forward,
+    mean_update,
+    schedules,
+    structures,
+    tuning,
+    updates,
+)
 from bayeswise.networks import curvature
 from bayeswise.posterior import DRAWS, Posterior
 from bayeswise.predictive import Predictive
@@ -43,9 +53,10 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 SEEDS = 2**31 - 1
 FLOATS = [np.float64, np.float32]  # what X stays in; all else becomes the first
+SHARED = (schedules, forward, updates, mean_update, structures, evidence, tuning)
 SETTINGS: dict[str, type] = {  # what a saved method may be made of
     name: kind
-    for module in (priors, schedules, forward, updates, structures, evidence, tuning, linearised, curvature)
+    for module in (priors, linearised, curvature, *SHARED)
     for name, kind in vars(module).items()
     if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__
 } | {kind.__name__: kind for kind in METHODS.values()}

@@ -16,9 +16,10 @@ One step, for each layer with rows x, outputs z and gradients g = ∂ log p(y | 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Real
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Generator, Tensor
@@ -27,20 +28,31 @@ from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, R
 from bayeswise.distributions.inverse_wishart import CERTAIN
 from bayeswise.linalg import condition, safe_cholesky
 from bayeswise.methods.accounts import about_layer, about_output, evidence, words
-from bayeswise.methods.bali_state import BALIState, LayerSetting, LayerState, Pass, empty, zero_stats
+from bayeswise.methods.bali_state import (
+    BALIState,
+    LayerSetting,
+    LayerState,
+    Pass,
+    empty,
+    known_inputs,
+    shape_of,
+)
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
+from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import Each, each, layer_of_start, repeated, widened
 from bayeswise.methods.protocol import Batch, Data, Info, Steps, Trials
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
 from bayeswise.methods.tuning import Tuning, tuned
-from bayeswise.methods.updates import NaturalUpdate, Targets, Update
+from bayeswise.methods.updates import NaturalUpdate, Targets, Update, empty_stats
 from bayeswise.networks import LayerView, LocalNoise, Network, layer_signals
 from bayeswise.posterior import Posterior
 from bayeswise.priors import FanIn, Isotropic, Prior
 from bayeswise.problem import Problem
 from bayeswise.weights import Layerwise, LayerwiseDrawn, Mixture
 
+Find = Callable[[DiagonalPrior, Any, str], MatrixNormalInverseWishart]
 STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
+WIDE = 200  # inputs of a layer from which its factors are not computed at every step
 NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
 POSITIVE = (
     *("step_size", "steps", "noise_floor", "hidden_noise_floor"),
@@ -79,7 +91,7 @@ class BALI:
     start: Literal["draw", "model"] = "draw"
     forward: Forward = field(default=Deterministic())
     noise: Literal["mode", "drawn"] = "mode"
-    update: Update = field(default=NaturalUpdate())
+    update: Update[Any] | None = None
     members: int | None = None
     temperature: Each | None = None
     tuning: Tuning = field(default=Tuning())
@@ -162,10 +174,11 @@ class BALI:
                 "BALI found no layer to infer: the model calls none that is supported and selected"
             )
         step = torch.zeros((), dtype=torch.int64, device=network.device)
-        layers = {view.name: empty(view, problem) for view in network.layers}
+        start = self._start(problem, rng)
+        layers = {v.name: self._empty(problem, v, data, start[v.name]) for v in network.layers}
         needs_residual = problem.is_regression and network.output_layer is None
-        residual = zero_stats(problem, (), 0, network.outputs) if needs_residual else None
-        return BALIState(step, step.double(), layers, self._start(problem, rng), residual, step.clone())
+        residual = empty_stats(shape_of(problem, (), 0, network.outputs)) if needs_residual else None
+        return BALIState(step, step.double(), layers, start, residual, step.clone())
 
     def step(
         self, problem: Problem, state: BALIState, batch: Batch, rng: Generator
@@ -173,7 +186,7 @@ class BALI:
         """Signals at q_{t-1}, then targets and statistics of every layer."""
         x, y = repeated(problem, batch, self.starts)
         lead, problem = problem.lead, widened(problem, self.starts)
-        posteriors = self._posteriors(problem, state)
+        posteriors = self._posteriors(problem, state, self.rule(problem).current)
         weights, noise = self._forward(problem, state, posteriors, x, rng)
         params = {k: v for s in self.settings(problem) for k, v in s.view.split(weights[s.view.name]).items()}
         likelihood = problem.seen_likelihood(self._noise(problem, state, posteriors))
@@ -199,7 +212,7 @@ class BALI:
     def posterior(self, problem: Problem, state: BALIState, data: Data) -> Posterior:
         """The posterior of every layer, exact for its statistics; of several starts their mixture."""
         wide = widened(problem, self.starts)
-        found = self._posteriors(wide, state)
+        found = self._posteriors(wide, state, self.rule(wide).exact)
         if not found:
             raise ValueError("BALI has made no step yet, so there is no posterior; run at least one step")
         residual = self._residual(wide, state)
@@ -227,6 +240,13 @@ class BALI:
         if self.effective is not None:
             return each(self.effective, problem, groups)
         return 1.0 if problem.n < 1000 else 0.25
+
+    def rule(self, problem: Problem) -> Update[Any]:
+        """How layers move: where one is wide, factors are refreshed now and then."""
+        if self.update is not None:
+            return self.update
+        wide = any(view.inputs >= WIDE for view in problem.network.layers)
+        return MeanUpdate(every=10) if wide else NaturalUpdate()
 
     def settings(self, problem: Problem) -> tuple[LayerSetting, ...]:
         """Every layer with its prior and its part; found once for a problem."""
@@ -263,6 +283,19 @@ class BALI:
 
     # -------------------------------------------------------------------- the pieces, in the order of a step
 
+    def _empty(self, problem: Problem, view: LayerView, data: Data, start: Tensor) -> LayerState:
+        """A layer before its first step; of a wide first one the inputs' statistics may be known."""
+        rule, layer = self.rule(problem), empty(view, problem, self.rule(problem))
+        first = view.name == problem.network.layers[0].name and view.inputs >= WIDE
+        if not isinstance(rule, MeanUpdate) or not first:
+            return layer
+        mean = known_inputs(problem, view, data)
+        if mean is None:
+            return layer
+        prior, n_eff = self.layer_prior(problem, view), problem.effective_rows(self.fraction(problem))
+        name = f'layer "{view.name}"'
+        return LayerState(rule.knowing(prior, layer.data, n_eff * mean, start, name), layer.gg)
+
     def _start(self, problem: Problem, rng: Generator) -> dict[str, Tensor]:
         network = problem.network
         if self.start == "model":
@@ -276,14 +309,12 @@ class BALI:
             start[s.view.name] = s.start_std * a
         return start
 
-    def _posteriors(self, problem: Problem, state: BALIState) -> Layers:
-        """q_{t-1} of every layer; none before the first step."""
+    def _posteriors(self, problem: Problem, state: BALIState, find: Find) -> Layers:
+        """q_{t-1} of every layer, as the update finds it; none before the first step."""
         if int(state.step) == 0:
             return {}
         layers = {
-            s.view.name: MatrixNormalInverseWishart.from_stats(
-                s.prior + state.layers[s.view.name].data, f'layer "{s.view.name}"'
-            )
+            s.view.name: find(s.prior, state.layers[s.view.name].data, f'layer "{s.view.name}"')
             for s in self.settings(problem)
         }
         output = problem.network.output_layer
@@ -331,7 +362,7 @@ class BALI:
         batch = Targets(signal.x, w, signal.z, step, f'layer "{setting.view.name}"')
         batch = batch if e is None else batch.around(e)
         weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem, groups))  # N_eff / R
-        return LayerState(self.update(setting.prior, old.data, batch, done.rate, weight), gg)
+        return LayerState(self.rule(problem)(setting.prior, old.data, batch, done.rate, weight), gg)
 
     def _step(self, problem: Problem, g: Tensor, gg: Tensor, groups: int) -> Tensor:
         """α g / sqrt(Ψgg); zero for a unit without a gradient, however long its Ψgg has decayed."""

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bayeswise.distributions import DiagonalPrior, RegressionStats
+from bayeswise.linalg import gram
 from bayeswise.methods.forward import Weights
-from bayeswise.networks import LayerSignal, LayerView, LocalNoise, Signals
+from bayeswise.methods.protocol import Data
+from bayeswise.methods.updates import Shape, Update
+from bayeswise.networks import LayerSignal, LayerView, LocalNoise, Signals, is_fed_by_data
 from bayeswise.problem import Problem
-
-FLOAT64_INPUTS = 512  # up to so many inputs a layer's averages and factors are float64, whatever the data
 
 
 @dataclass(frozen=True)
 class LayerState:
     """The moving averages of one layer."""
 
-    data: RegressionStats  # Ψxx, Ψxy, Ψyy / b
+    data: Any  # what the update keeps: Ψxx, Ψxy, Ψyy / b, or the same in another form
     gg: Tensor  # Ψgg / b (…, O)
 
 
@@ -61,16 +63,23 @@ class LayerSetting:
     regresses: bool  # on the true targets: it is the output of a regression
 
 
-def zero_stats(problem: Problem, groups: tuple[int, ...], inputs: int, outputs: int) -> RegressionStats:
-    """No data yet."""
-    lead, size = (*problem.lead, *groups), inputs + outputs
-    dtype = torch.float64 if inputs <= FLOAT64_INPUTS else problem.network.dtype
-    joint = torch.zeros(*lead, size, size, dtype=dtype, device=problem.network.device)
-    return RegressionStats(joint, joint.new_zeros(lead, dtype=torch.float64), inputs)
+def shape_of(problem: Problem, groups: tuple[int, ...], inputs: int, outputs: int) -> Shape:
+    """The regressions of a layer: one for each member and group."""
+    network = problem.network
+    return Shape((*problem.lead, *groups), inputs, outputs, network.dtype, network.device)
 
 
-def empty(view: LayerView, problem: Problem) -> LayerState:
+def empty(view: LayerView, problem: Problem, update: Update[Any]) -> LayerState:
     """A layer before its first step."""
-    data = zero_stats(problem, view.groups, view.inputs, view.outputs)
-    gg = torch.zeros(*data.n.shape, view.outputs, dtype=torch.float64, device=problem.network.device)
-    return LayerState(data, gg)
+    shape = shape_of(problem, view.groups, view.inputs, view.outputs)
+    return LayerState(update.empty(shape), shape.zeros(view.outputs, dtype=torch.float64))
+
+
+def known_inputs(problem: Problem, view: LayerView, data: Data) -> Tensor | None:
+    """The mean of xxᵀ over all rows (I, I) of a layer whose inputs are the data; else None."""
+    if problem.lead or not is_fed_by_data(problem.network, view, data.example[0]):
+        return None
+    total, rows = torch.zeros((), dtype=torch.float64, device=problem.network.device), 0
+    for x, _ in data.ordered():
+        total, rows = total + gram(view.rows(x.flatten(1), 0)).double(), rows + len(x)
+    return total / rows

@@ -1,14 +1,20 @@
-"""Two ways to move the statistics of a layer towards those of a batch, which agree (eq. 17, and 63 to 74)."""
+"""Two ways to move the posterior of a layer towards a batch, which agree (eq. 17, and 63 to 74).
+
+An update owns what it keeps of a layer, and says which posterior that is: `current` for the next pass, and
+`exact` for the end of a run.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
-from bayeswise.linalg import factorise, solve_lower, solve_lower_t
+
+FLOAT64_INPUTS = 512  # up to so many inputs a layer's averages and factors are float64, whatever the data
 
 
 @dataclass(frozen=True)
@@ -31,10 +37,71 @@ class Targets:
             return RegressionStats.of(self.x, self.delta).shifted(self.w)
         return RegressionStats.of(self.x, self.z + self.delta)
 
+    def residual(self, mean: Tensor) -> Tensor:
+        """The rest y - x M (…, R, O)."""
+        if self.w is mean:
+            return self.delta
+        return self.delta + self.x @ (self.w - mean).to(self.x.dtype)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many regressions of which size: members and groups, I, O."""
+
+    lead: tuple[int, ...]
+    inputs: int
+    outputs: int
+    dtype: torch.dtype  # of the network
+    device: torch.device
+
+    @property
+    def precision(self) -> torch.dtype:
+        """That of averages and factors."""
+        return torch.float64 if self.inputs <= FLOAT64_INPUTS else self.dtype
+
+    def zeros(self, *size: int, dtype: torch.dtype | None = None) -> Tensor:
+        """Nothing yet, (…, *size)."""
+        return torch.zeros((*self.lead, *size), dtype=dtype or self.precision, device=self.device)
+
+
+D = TypeVar("D")
+
+
+class Update(Protocol[D]):
+    """How what is kept of a layer moves towards a batch."""
+
+    def empty(self, shape: Shape) -> D:
+        """What is kept before the first step."""
+        ...
+
+    def current(self, prior: DiagonalPrior, data: D, name: str) -> MatrixNormalInverseWishart:
+        """The posterior for the next pass."""
+        ...
+
+    def exact(self, prior: DiagonalPrior, data: D, name: str) -> MatrixNormalInverseWishart:
+        """The posterior at the end."""
+        ...
+
+    def __call__(
+        self, prior: DiagonalPrior, data: D, batch: Targets, rate: float, weight: float | Tensor
+    ) -> D:
+        """One step with rate γ, where a row of the batch counts `weight` times; it consumes `data`."""
+        ...
+
 
 @dataclass(frozen=True)
 class NaturalUpdate:
     """Average the statistics (eq. 17): the definition."""
+
+    def empty(self, shape: Shape) -> RegressionStats:
+        """No data yet."""
+        return empty_stats(shape)
+
+    def current(self, prior: DiagonalPrior, data: RegressionStats, name: str) -> MatrixNormalInverseWishart:
+        """That of prior and data (eq. 16)."""
+        return MatrixNormalInverseWishart.from_stats(prior + data, name)
+
+    exact = current
 
     def __call__(
         self, prior: DiagonalPrior, data: RegressionStats, batch: Targets, rate: float, weight: float | Tensor
@@ -43,27 +110,7 @@ class NaturalUpdate:
         return data.move_(rate, batch.stats(data.joint.dtype), weight)
 
 
-@dataclass(frozen=True)
-class MeanUpdate:
-    """Move the mean itself (eq. 74, with γ in place of β): the same numbers by another way."""
-
-    def __call__(
-        self, prior: DiagonalPrior, data: RegressionStats, batch: Targets, rate: float, weight: float | Tensor
-    ) -> RegressionStats:
-        """M ← M + γ R (R0⁻¹(M0 - M) + weight·xᵀ(y - xM)), where R is already the new one and M0 = 0."""
-        mean = torch.zeros_like(data.xy)
-        if rate < 1:  # the first step forgets all that was before
-            mean = MatrixNormalInverseWishart.from_stats(prior + data, batch.name).mean.to(mean)
-        moved = data.move_(rate, batch.stats(data.joint.dtype), weight)  # its xy is not used
-        total = prior + moved
-        lower = factorise(total.xx, batch.name).lower.to(mean)
-        off = batch.x.to(mean).mT @ (batch.z + batch.delta - batch.x @ mean.to(batch.x)).to(mean)
-        off = torch.as_tensor(weight, dtype=mean.dtype, device=mean.device)[..., None, None] * off
-        mean = mean + rate * solve_lower_t(lower, solve_lower(lower, off - mean / prior.variance))
-        xy = total.xx @ mean
-        moved.xy.copy_(xy)
-        moved.yx.copy_(xy.mT)
-        return moved
-
-
-Update = NaturalUpdate | MeanUpdate
+def empty_stats(shape: Shape) -> RegressionStats:
+    """No data yet."""
+    size = shape.inputs + shape.outputs
+    return RegressionStats(shape.zeros(size, size), shape.zeros(dtype=torch.float64), shape.inputs)

@@ -10,6 +10,7 @@ from bayeswise.networks.signals import (
     LocalNoise,
     Signals,
     call_shapes,
+    is_fed_by_data,
     layer_signals,
     row_counts,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "noise_keys",
     "norms_with_statistics",
     "renew_statistics",
+    "is_fed_by_data",
     "row_counts",
     "unwrap",
     "vectorises",

@@ -230,6 +230,19 @@ def call_shapes(network: Network, x: Tensor, lead: int) -> dict[str, list[torch.
     return network.cache[key]
 
 
+def is_fed_by_data(network: Network, view: LayerView, x: Tensor) -> bool:
+    """Whether a layer is called once, with the rows (B, …) of the model's own inputs, flat."""
+    seen: list[Tensor] = []
+
+    def on_output(own: LayerView, x: Tensor, z: Tensor) -> Tensor:
+        seen.extend([x] if own.name == view.name else [])
+        return z
+
+    with torch.no_grad():
+        _taped(network, network.single(), x, on_output)
+    return len(seen) == 1 and seen[0].shape == x.flatten(1).shape and torch.equal(seen[0], x.flatten(1))
+
+
 def row_counts(network: Network, x: Tensor, lead: int) -> dict[str, int]:
     """R, the rows of every chosen layer in one member's pass over the batch."""
     shapes = call_shapes(network, x, lead)
