@@ -32,7 +32,7 @@ APART = frozenset({"distributions", "networks", "bench", "cli"})
 # Files of methods/ that hold no method but what methods have in common; so do names with an underscore.
 SHARED_BY_METHODS = frozenset(
     {"protocol", "schedules", "forward", "updates", "gradient", "structures", "evidence", "members"}
-    | {"tuning", "bali_state", "accounts", "mean_update"}
+    | {"tuning", "bali_state", "accounts", "mean_update", "subsets", "continuing", "memory", "policy"}
 )
 HEAVY = ("sklearn", "pandas", "scipy", "matplotlib")
 

@@ -45,7 +45,7 @@ _ALSO |= dict.fromkeys(
 )  # values of single settings
 _ALSO |= dict.fromkeys(("MonteCarlo", "Pairwise", "Probit", "Bridge"), "linearised")
 _ALSO |= dict.fromkeys(("GaussNewton", "MonteCarloFisher", "EmpiricalFisher"), "networks.curvature")
-_ALSO |= {"Evidence": "methods.evidence", "Tuning": "methods.tuning"}
+_ALSO |= {"Evidence": "methods.evidence", "Validation": "methods.evidence", "Tuning": "methods.tuning"}
 
 __all__ = [*_WHERE, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from bayeswise.methods import Laplace as Laplace
     from bayeswise.methods import MCDropout as MCDropout
     from bayeswise.methods.evidence import Evidence as Evidence
+    from bayeswise.methods.evidence import Validation as Validation
     from bayeswise.methods.forward import Deterministic as Deterministic
     from bayeswise.methods.forward import LocalReparametrisation as LocalReparametrisation
     from bayeswise.methods.forward import WeightNoise as WeightNoise

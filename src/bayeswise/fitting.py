@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,15 @@ class PrecisionWarning(UserWarning):
     """The computation runs in another precision than the model's or the data's."""
 
 
+@runtime_checkable
+class Continues(Protocol):
+    """A method that can take a posterior as its prior."""
+
+    def after(self, old: Posterior) -> Method[Any]:
+        """The method for new rows, after the old ones."""
+        ...
+
+
 def fit(
     model: nn.Module,
     data: Any,
@@ -47,6 +56,7 @@ def fit(
     batch_size: int | None = None,
     members: int | None = None,
     standardise: bool | None = None,
+    prior: Posterior | None = None,
     seed: int = 0,
     progress: bool = True,
     callbacks: Sequence[Callback] = (),
@@ -64,6 +74,8 @@ def fit(
         members: x and y carry a leading dimension of this many data splits, which train in one batched run.
         standardise: whether regression targets are standardised for training; by default the method decides.
             A model with something behind its last layer (softplus) gets scaled targets without a shift.
+        prior: the posterior of earlier rows in the place of the method's own prior, for methods that can go
+            on from one; targets are then standardised as they were there.
         seed: of everything random; the global generator is not touched.
         progress: whether to show a progress bar.
         callbacks: called after every step with a `Progress`; returning True ends the run.
@@ -74,9 +86,11 @@ def fit(
     """
     method = BALI() if method is None else method
     _check_parts(model, likelihood, method)
+    if prior is not None:
+        method = _continued(method, prior, standardise, checkpoint)
     source = _source(data, batch_size, members)
     network = _network(model, source, select, members)
-    rows, problem = _prepared(source, network, likelihood, method, batch_size, members, standardise)
+    rows, problem = _prepared(source, network, likelihood, method, batch_size, members, standardise, prior)
     _warn_half(model, source)
     _warn_coarse(problem)
     _warn_fixed(network, method)
@@ -102,6 +116,28 @@ def _check_part(value: Any, name: str, wanted: str, verbs: str) -> None:
         raise TypeError(f"{name} is the class {value.__name__}; give a value of it: {value.__name__}()")
     if not all(hasattr(value, verb) for verb in verbs.split()):
         raise TypeError(f"{name} is a {type(value).__name__}; give {wanted}")
+
+
+def _continued(method: Method[Any], prior: Any, standardise: bool | None, checkpoint: Any) -> Method[Any]:
+    """The method that goes on from an old posterior."""
+    if not isinstance(prior, Posterior):
+        raise TypeError(f"prior is a {type(prior).__name__}; give the posterior of an earlier fit")
+    if not isinstance(method, Continues):
+        raise TypeError(
+            f"{type(method).__name__} cannot take a posterior as its prior; "
+            "use bw.Laplace(structure=bw.Diagonal()) or bw.Full()"
+        )
+    if standardise is not None:
+        raise ValueError("with prior=… targets are standardised as they were there: leave standardise out")
+    units = prior.problem.units
+    if not method.standardises and not bool(((units.scale == 1) & (units.shift == 0)).all()):
+        raise ValueError(
+            "the targets of prior=… were standardised, a trained model has units of its own: train it by "
+            "first=bw.MAP(), or fit the old rows with standardise=False"
+        )
+    if checkpoint is not None:
+        raise ValueError("a run with prior=… cannot be resumed: leave checkpoint out")
+    return method.after(prior)
 
 
 def _source(data: Any, batch_size: int | None, members: int | None) -> tuple[Tensor, Tensor] | DataLoader:
@@ -165,6 +201,7 @@ def _prepared(
     batch_size: int | None,
     members: int | None,
     standardise: bool | None,
+    prior: Posterior | None = None,
 ) -> tuple[Rows, Problem]:
     door = Door(network, likelihood, 0 if members is None else 1)
     if isinstance(source, DataLoader):
@@ -175,7 +212,9 @@ def _prepared(
         rows = TensorRows(x, y, min(batch_size, x.shape[door.lead]), door.lead)
     wanted = method.standardises if standardise is None else standardise
     units = Units.identity(network.outputs, torch.float64, network.device)
-    if wanted and isinstance(likelihood, Gaussian):
+    if prior is not None:
+        units = Units(prior.problem.units.shift.double(), prior.problem.units.scale.double())
+    elif wanted and isinstance(likelihood, Gaussian):
         units = standard_units(rows, network)
     problem = Problem(network, likelihood, rows.n, answer_units(units, network.dtype), members)
     if isinstance(rows, LoaderRows):

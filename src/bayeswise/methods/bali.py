@@ -34,7 +34,7 @@ from bayeswise.methods.bali_state import (
     LayerState,
     Pass,
     empty,
-    known_inputs,
+    informed,
     shape_of,
 )
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
@@ -285,16 +285,12 @@ class BALI:
 
     def _empty(self, problem: Problem, view: LayerView, data: Data, start: Tensor) -> LayerState:
         """A layer before its first step; of a wide first one the inputs' statistics may be known."""
-        rule, layer = self.rule(problem), empty(view, problem, self.rule(problem))
+        rule = self.rule(problem)
         first = view.name == problem.network.layers[0].name and view.inputs >= WIDE
         if not isinstance(rule, MeanUpdate) or not first:
-            return layer
-        mean = known_inputs(problem, view, data)
-        if mean is None:
-            return layer
-        prior, n_eff = self.layer_prior(problem, view), problem.effective_rows(self.fraction(problem))
-        name = f'layer "{view.name}"'
-        return LayerState(rule.knowing(prior, layer.data, n_eff * mean, start, name), layer.gg)
+            return empty(view, problem, rule)
+        n_eff = problem.effective_rows(self.fraction(problem))
+        return informed(view, problem, rule, self.layer_prior(problem, view), data, n_eff, start)
 
     def _start(self, problem: Problem, rng: Generator) -> dict[str, Tensor]:
         network = problem.network

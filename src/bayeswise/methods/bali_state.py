@@ -11,6 +11,7 @@ from torch import Tensor
 from bayeswise.distributions import DiagonalPrior, RegressionStats
 from bayeswise.linalg import gram
 from bayeswise.methods.forward import Weights
+from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.protocol import Data
 from bayeswise.methods.updates import Shape, Update
 from bayeswise.networks import LayerSignal, LayerView, LocalNoise, Signals, is_fed_by_data
@@ -73,6 +74,24 @@ def empty(view: LayerView, problem: Problem, update: Update[Any]) -> LayerState:
     """A layer before its first step."""
     shape = shape_of(problem, view.groups, view.inputs, view.outputs)
     return LayerState(update.empty(shape), shape.zeros(view.outputs, dtype=torch.float64))
+
+
+def informed(
+    view: LayerView,
+    problem: Problem,
+    update: MeanUpdate,
+    prior: DiagonalPrior,
+    data: Data,
+    n_eff: float | Tensor,
+    start: Tensor,
+) -> LayerState:
+    """A layer before its first step; where its inputs are the data, Ψxx is known."""
+    layer, mean = empty(view, problem, update), known_inputs(problem, view, data)
+    if mean is None:
+        return layer
+    return LayerState(
+        update.knowing(prior, layer.data, n_eff * mean, start, f'layer "{view.name}"'), layer.gg
+    )
 
 
 def known_inputs(problem: Problem, view: LayerView, data: Data) -> Tensor | None:

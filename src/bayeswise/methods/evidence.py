@@ -5,21 +5,26 @@ r"""Prior precision and noise from the evidence of a Gaussian approximation (Mac
     s   ← Q / (N O - T γ),   Q = Σ_n r_nᵀ Σ₀⁻¹ r_n                    where ∂ log Z / ∂s = 0, for noise s Σ₀
 
 G is the curvature at noise Σ₀, P_l the number of a layer's weights, γ the directions that the data determine.
+Or one δ by the likelihood of rows that were not trained on: `Validation`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from bayeswise.linalg import logdet, safe_cholesky
+from bayeswise.linalg import NumericalError, logdet, safe_cholesky
 from bayeswise.linearised import Link
+from bayeswise.methods.accounts import words
+from bayeswise.methods.members import Each
 from bayeswise.methods.structures import Structure
 from bayeswise.networks import Params
+from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 from bayeswise.weights import JointGaussian, LayerGaussians
 from bayeswise.weights.curved import summed
@@ -27,6 +32,7 @@ from bayeswise.weights.curved import summed
 Weights = LayerGaussians | JointGaussian
 ROUNDS, TOLERANCE = 200, 1e-8
 SMALLEST, LARGEST = 1e-10, 1e12  # δ stays between
+CANDIDATES = tuple(10.0 ** (k / 3) for k in range(-12, 13))  # 1e-4 … 1e4
 FREE = 0.01  # of N O stays undetermined at least: γ of an approximate curvature may exceed it
 
 
@@ -37,11 +43,65 @@ class Evidence:
     shared: bool = False
 
 
+@dataclass(frozen=True, eq=False)
+class Validation:
+    """The prior precision, one for all layers, under which rows that were not trained on are most likely.
+
+    With x and y these rows judge, in the user's units. Without them some of the training rows are held out
+    before the run, which needs a method that trains (`first`).
+    """
+
+    x: Any = None
+    y: Any = None
+    candidates: tuple[float, ...] = CANDIDATES
+
+    def __post_init__(self) -> None:
+        """Refuse rows without targets, and candidates that are no precisions."""
+        if (self.x is None) != (self.y is None):
+            raise ValueError("Validation: x and y belong together: give both or none")
+        if not self.candidates or not all(value > 0 for value in self.candidates):
+            raise ValueError(f"Validation: candidates are positive numbers, not {self.candidates}")
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the rows that judge are given."""
+        return self.x is not None
+
+    def log_lik(self, posterior: Posterior) -> Tensor:
+        """The mean over the given rows, (…,)."""
+        return posterior.predict(self.x).log_prob(self.y).double().mean(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Adjustable(Posterior):
+    """A posterior that can be had under any other prior precision, without another look at the rows."""
+
+    under: Callable[[Each], Posterior] | None = None
+
+
+def judged(candidates: tuple[float, ...], log_lik: Callable[[float], Tensor], rows: int) -> tuple[Each, str]:
+    """The candidate with the largest figure (…,), for each data split by itself; and why."""
+    found = torch.stack([log_lik(value) for value in candidates])  # (C, …)
+    if bool(found.isnan().any()):
+        raise NumericalError(
+            "the log-likelihood of the rows that judge is not a number; look at their targets"
+        )
+    best = [candidates[i] for i in found.argmax(0).reshape(-1).tolist()]
+    chosen = best[0] if found.dim() == 1 else tuple(best)
+    ends = ", ".join(f"{float(found[i].mean()):.3f} at {candidates[i]:.3g}" for i in (0, -1))
+    edge = "; it is the last on its side: give others" if {candidates[0], candidates[-1]} & set(best) else ""
+    why = (
+        f"prior precision {words(chosen)} chosen of {len(candidates)} by the log-likelihood of {rows} rows "
+        f"that were not trained on ({float(found.amax(0).mean()):.3f}; {ends}){edge}"
+    )
+    return chosen, why
+
+
 @dataclass(frozen=True)
 class Fixed:
     """Given precisions."""
 
-    precision: Mapping[str, float]  # by layer
+    precision: Mapping[str, float | Tensor]  # by layer, one for all members or (…,)
 
 
 @dataclass(frozen=True)
@@ -56,6 +116,11 @@ class Fit:
     noise: Tensor  # Σ₀ (…, O, O)
     temperature: float
 
+    def gaussian(self, link: Link | None) -> Weights:
+        """At noise Σ₀ and precision 1."""
+        one = {name: torch.ones_like(self.log_lik) for name in self.means}
+        return self.structure.gaussian(self.sums, self.means, one, link)
+
     def squares(self) -> dict[str, Tensor]:
         """The squared norm |w_l|² (…,)."""
         return {name: summed(m.square(), self.log_lik.dim()) for name, m in self.means.items()}
@@ -65,6 +130,13 @@ class Fit:
         n, outputs = self.problem.n, self.problem.network.outputs
         volume = logdet(safe_cholesky(self.noise, "the noise of the residuals").lower)
         return -2 * self.log_lik - n * (volume + outputs * math.log(2 * math.pi))
+
+    def log_lik_at(self, s: Tensor) -> Tensor:
+        """Σ log p(y | f) (…,) at noise s Σ₀."""
+        if not self.problem.infers_noise:
+            return self.log_lik
+        numbers = self.problem.n * self.problem.network.outputs
+        return self.log_lik - 0.5 * (numbers * s.log() + self.misfit() * (1 / s - 1))
 
 
 @dataclass(frozen=True)
@@ -77,22 +149,24 @@ class Tuned:
     notes: tuple[str, ...]
 
 
-def tuned(fit: Fit, prior: Evidence | Fixed, link: Link | None) -> Tuned:
-    """The Gaussian at the given precision, or at the one that makes log Z largest."""
+def tuned(fit: Fit, base: Weights, prior: Evidence | Fixed) -> Tuned:
+    """The Gaussian at the given precision, or at the one that makes log Z largest; `base` at any other."""
     start = prior.precision if isinstance(prior, Fixed) else dict.fromkeys(fit.means, 1.0)
-    delta = {name: torch.full_like(fit.log_lik, start[name]) for name in fit.means}
+    delta = {
+        k: torch.as_tensor(start[k], dtype=torch.float64).to(fit.log_lik).expand_as(fit.log_lik)
+        for k in fit.means
+    }
     s, free = torch.ones_like(fit.log_lik), fit.problem.infers_noise
-    base = fit.structure.gaussian(fit.sums, fit.means, delta, link)
     weights = base.under(delta, 1 / (fit.temperature * s))
     for _ in range(ROUNDS if free or isinstance(prior, Evidence) else 0):
         old, gamma = {**delta, "": s}, weights.determined(s.dim())
         delta = delta if isinstance(prior, Fixed) else _moved(fit, gamma, prior.shared)
-        s = _noise_scale(fit, gamma) if free else s
+        s = noise_scale(fit, gamma) if free else s
         weights = base.under(delta, 1 / (fit.temperature * s))
         if all(bool(((new / old[k]).log().abs() < TOLERANCE).all()) for k, new in {**delta, "": s}.items()):
             break
     noise = fit.noise * s[..., None, None]
-    return Tuned(weights, noise, _log_evidence(fit, weights, delta, s), _notes(fit, weights, delta))
+    return Tuned(weights, noise, _log_evidence(fit, weights, delta, s), notes(fit, weights, delta))
 
 
 def _moved(fit: Fit, gamma: Mapping[str, Tensor], shared: bool) -> dict[str, Tensor]:
@@ -104,7 +178,7 @@ def _moved(fit: Fit, gamma: Mapping[str, Tensor], shared: bool) -> dict[str, Ten
     return {name: (gamma[name] / squares[name]).clamp(SMALLEST, LARGEST) for name in gamma}
 
 
-def _noise_scale(fit: Fit, gamma: Mapping[str, Tensor]) -> Tensor:
+def noise_scale(fit: Fit, gamma: Mapping[str, Tensor]) -> Tensor:
     """The scale s = Q / (N O - T γ)."""
     numbers = fit.problem.n * fit.problem.network.outputs
     taken = torch.as_tensor(fit.temperature * sum(gamma.values()))
@@ -112,23 +186,20 @@ def _noise_scale(fit: Fit, gamma: Mapping[str, Tensor]) -> Tensor:
 
 
 def _log_evidence(fit: Fit, weights: Weights, delta: Mapping[str, Tensor], s: Tensor) -> Tensor:
-    log_lik = fit.log_lik
-    if fit.problem.infers_noise:
-        numbers = fit.problem.n * fit.problem.network.outputs
-        log_lik = log_lik - 0.5 * (numbers * s.log() + fit.misfit() * (1 / s - 1))
     squares = fit.squares()
     sizes = {name: m.shape[s.dim() :].numel() for name, m in fit.means.items()}
     prior = sum(sizes[k] * d.log() - d * squares[k] for k, d in delta.items())
-    return log_lik / fit.temperature + 0.5 * (torch.as_tensor(prior) - weights.log_det(s.dim()))
+    return fit.log_lik_at(s) / fit.temperature + 0.5 * (torch.as_tensor(prior) - weights.log_det(s.dim()))
 
 
-def _notes(fit: Fit, weights: Weights, delta: Mapping[str, Tensor]) -> tuple[str, ...]:
+def notes(fit: Fit, weights: Weights, delta: Mapping[str, Tensor]) -> tuple[str, ...]:
+    """What every layer gets, and how much of it the data determine."""
     lead = fit.log_lik.dim()
     gamma, lines = weights.determined(lead), []
     for name, m in fit.means.items():
         shape = " x ".join(map(str, m.shape[lead:]))
         lines.append(
-            f'layer "{name}": {shape}, prior precision {float(delta[name].mean()):.3g}, '
+            f'layer "{name}": {fit.structure.word} {shape}, prior precision {float(delta[name].mean()):.3g}, '
             f"{float(gamma[name].mean()):.1f} of {m.shape[lead:].numel()} directions determined by the data"
         )
     return tuple(lines)

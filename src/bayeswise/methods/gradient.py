@@ -139,6 +139,23 @@ class Descender(Protocol):
         ...
 
 
+class Pull(Protocol):
+    """A Gaussian prior that training may have instead of one around zero."""
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The parameters that it is of."""
+        ...
+
+    def start(self) -> Params:
+        """Where training starts: parameters and buffers (…)."""
+        ...
+
+    def penalty(self, params: Params) -> Tensor:
+        """-log of its density (…,), up to a number."""
+        ...
+
+
 class GradientMethod:
     """What all methods that follow gradients answer alike."""
 

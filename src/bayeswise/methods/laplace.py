@@ -9,20 +9,25 @@ r"""The Laplace approximation: a Gaussian around trained weights, as wide as the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator, Tensor, nn
 
 from bayeswise.linalg import NumericalError
 from bayeswise.linearised import Link, MonteCarlo
-from bayeswise.methods.evidence import Evidence, Fit, Fixed, tuned
-from bayeswise.methods.protocol import Batch, Data, Info, Method, Passes, Plan
+from bayeswise.methods.continuing import Before
+from bayeswise.methods.evidence import Adjustable, Evidence, Fit, Fixed, Validation, judged, tuned
+from bayeswise.methods.members import Each, each
+from bayeswise.methods.memory import Memory, estimated
+from bayeswise.methods.policy import fixed_layers
+from bayeswise.methods.protocol import Batch, Data, Info, Method, Passes, Plan, Trials
 from bayeswise.methods.structures import Columns, Kronecker, Structure
-from bayeswise.networks import Network, Params, evaluating
+from bayeswise.methods.subsets import Subset, is_mask, layer_names
+from bayeswise.networks import Network, Params, Select, evaluating
 from bayeswise.networks.curvature import Curvature, GaussNewton, backward
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
@@ -43,18 +48,21 @@ class Laplace:
     """A Gaussian around the weights of a trained model.
 
     `first` trains it before, `MAP()` for one; None takes the model's weights as they are. `subset` None takes
-    every layer that can be, "last" the one whose output is the model's, else names of layers. `precision` is
-    a number, one for each layer by name, or `Evidence()`. `link` says how labels are predicted from
-    linearised outputs; None draws networks instead.
+    every layer that can be, "last" the one whose output is the model's, else names of layers, a function of
+    name and module, or True or False by name. `precision` is a number, one for each layer by name, one for
+    each data split in a tuple, `Evidence()` or `Validation()`. `link` says how labels are predicted from
+    linearised outputs; None draws networks instead. `before` is the posterior of earlier rows that takes the
+    place of the prior: `fit(…, prior=posterior)` sets it.
     """
 
     structure: Structure = field(default=Kronecker())
     curvature: Curvature = field(default=GaussNewton())
-    subset: str | tuple[str, ...] | None = None
-    precision: float | Mapping[str, float] | Evidence = field(default=Evidence())
+    subset: Subset = None
+    precision: Each | Mapping[str, float] | Evidence | Validation = field(default=Evidence())
     temperature: float = 1.0
     link: Link | None = field(default=MonteCarlo())
     first: Method[Any] | None = None
+    before: Before | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
@@ -62,16 +70,12 @@ class Laplace:
             raise ValueError(f"Laplace: temperature must be positive, not {self.temperature}")
         if isinstance(self.structure, type) or not hasattr(self.structure, "gaussian"):
             raise TypeError(f"Laplace: structure is a value such as bw.Kronecker(), not {self.structure!r}")
-        given = self.precision
-        numbers = (
-            [] if isinstance(given, Evidence) else given.values() if isinstance(given, Mapping) else [given]
-        )
-        if not all(isinstance(d, Real) for d in numbers):
-            raise TypeError(
-                f"Laplace: precision is a number, numbers by layer or bw.Evidence(), not {given!r}"
+        _check_precision(self.precision)
+        if self.first is None and self._holds_out:
+            raise ValueError(
+                "Laplace: a trained model has fitted its rows already, so they cannot judge: use "
+                "Laplace(first=bw.MAP()), or give other rows: bw.Validation(x, y)"
             )
-        if not all(d > 0 for d in numbers):
-            raise ValueError(f"Laplace: precision must be positive, not {given}")
 
     @property
     def standardises(self) -> bool:
@@ -99,6 +103,8 @@ class Laplace:
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> Any:
         """Empty sums, or the training's start."""
+        if self.before is not None:
+            self.before.check(self._chosen(problem))
         if self.first is not None:
             return self.first.init(problem, data, rng)
         return self._empty(self._chosen(problem), data)
@@ -109,8 +115,60 @@ class Laplace:
             return self.first.step(problem, state, batch, rng)
         return self._added(self._chosen(problem), state, batch, rng)
 
+    def estimate_memory(
+        self,
+        model: nn.Module,
+        x: Any,
+        batch_size: int | None = None,
+        select: Select = None,
+        free: int | None = None,
+    ) -> Memory:
+        """Bytes of a fit to rows like x (B, …), with advice where `free`, those of the machine, are fewer."""
+        return estimated(self, model, x, batch_size, select, free)
+
+    def after(self, old: Posterior) -> Laplace:
+        """The method whose prior is an old posterior; `first` is drawn towards that too."""
+        before = Before.of(old, self.structure)
+        if self.first is not None and not hasattr(self.first, "towards"):
+            kind = type(self.first).__name__
+            raise TypeError(f"Laplace: first={kind}() cannot start from a posterior; use first=bw.MAP()")
+        first: Any = self.first and self.first.towards(before)  # type: ignore[attr-defined]
+        return replace(self, before=before, first=first, precision=Evidence())
+
+    @property
+    def _holds_out(self) -> bool:
+        return isinstance(self.precision, Validation) and not self.precision.has_rows
+
+    @property
+    def open(self) -> bool:
+        """Whether rows are to be held out, or a mask is to become names."""
+        return self._holds_out or is_mask(self.subset)
+
+    def batch(self, network: Network, most: int) -> int:
+        """As many rows as may be."""
+        return most
+
+    def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> tuple[Laplace, tuple[str, ...]]:
+        """The precision under which held-out rows are most likely, from one trial; names for a mask."""
+        method = self
+        if is_mask(self.subset):
+            method = replace(self, subset=layer_names(self.subset, problem.network, "Laplace"))
+        if not method._holds_out or not isinstance(method.precision, Validation):
+            return method, ()
+        if trials is None:
+            method = replace(method, precision=Evidence(shared=True))
+            return method, ("no rows could be held out: the prior precision is the evidence's",)
+        found = trials.posterior(method, "choosing the prior precision")
+        assert isinstance(found, Adjustable) and found.under is not None
+        under = found.under
+        own = method.precision.candidates
+        chosen, why = judged(
+            own, lambda value: trials.log_lik(replace(under(value), seed=found.seed)), trials.n
+        )
+        return replace(method, precision=chosen), (why,)
+
     def posterior(self, problem: Problem, state: Any, data: Data) -> Posterior:
-        """The Gaussian, with precision and noise as given or as the evidence says."""
+        """The Gaussian, with precision and noise as given, as the evidence says, or as other rows say."""
         if self.first is not None:
             problem = _trained(problem, self.first.posterior(problem, state, data))
             state = self._all_rows(self._chosen(problem), data)
@@ -120,12 +178,38 @@ class Laplace:
         params = present(own)
         means = {view.name: view.matrix(params).double().contiguous() for view in own.network.layers}
         fit = Fit(own, self.structure, state.sums, means, state.log_lik, state.noise, self.temperature)
-        found = tuned(fit, self._precision(own.network), self.link)
+        base = fit.gaussian(self.link)
         inferred = {name for view in own.network.layers for name in view.parameters}
         fixed = {name: value.clone() for name, value in params.items() if name not in inferred}
-        weights = replace(found.weights, fixed=fixed, covariance=found.noise if own.infers_noise else None)
-        notes = (f"{own.n} rows, {self.structure}, {self.curvature}", *found.notes)
-        return Posterior(own, weights, "Laplace", notes, log_evidence=found.log_evidence)
+        about = f"{own.n} rows, {self.structure}, {self.curvature}"
+        left_out = fixed_layers(problem, own.network, data)
+
+        def under(prior: Evidence | Fixed, *why: str) -> Posterior:
+            found = tuned(fit, base, prior) if self.before is None else self.before.tuned(fit, base)
+            weights = replace(
+                found.weights, fixed=fixed, covariance=found.noise if own.infers_noise else None
+            )
+            return Posterior(
+                own, weights, "Laplace", (about, *why, *found.notes, *left_out), 0, 0, found.log_evidence
+            )
+
+        return self._judged(own, under)
+
+    def _judged(self, problem: Problem, under: Callable[..., Posterior]) -> Posterior:
+        """The posterior under the prior that is asked for."""
+        given = self.precision
+
+        def at(precision: Each) -> Posterior:
+            return under(_fixed(precision, problem))
+
+        if not isinstance(given, Validation):
+            return under(given if isinstance(given, Evidence) else _fixed(given, problem))
+        if given.has_rows:
+            rows = len(given.y) if problem.members is None else len(given.y) * len(given.y[0])
+            chosen, why = judged(given.candidates, lambda value: given.log_lik(at(value)), rows)
+            return under(_fixed(chosen, problem), why)
+        found = under(Evidence(shared=True))
+        return Adjustable(**{f.name: getattr(found, f.name) for f in fields(found)}, under=at)
 
     # ----------------------------------------------------------------------------- the pass over the rows
 
@@ -165,36 +249,38 @@ class Laplace:
 
     def _chosen(self, problem: Problem) -> Problem:
         """The problem of the layers in the subset; found once."""
-        network, key = problem.network, ("laplace", self.subset)
+        network = problem.network
         if self.subset is None:
             return problem
-        if key not in network.cache:
-            network.cache[key] = replace(problem, network=network.only(self._names(network)))
-        return network.cache[key]
+        names = layer_names(self.subset, network, "Laplace")
+        if ("laplace", names) not in network.cache:
+            network.cache["laplace", names] = network.only(names)
+        return replace(problem, network=network.cache["laplace", names])
 
-    def _names(self, network: Network) -> tuple[str, ...]:
-        there = [layer.name for layer in network.layers]
-        if self.subset == "last":
-            if network.output_layer is None:
-                raise ValueError(f"Laplace: no layer's output is the model's; give names of layers: {there}")
-            return (network.output_layer,)
-        wanted = (self.subset,) if isinstance(self.subset, str) else tuple(self.subset or ())
-        unknown = [name for name in wanted if name not in there]
-        if unknown or not wanted:
-            raise ValueError(f"Laplace: subset names {unknown or 'nothing'}; there are {there}")
-        return wanted
 
-    def _precision(self, network: Network) -> Evidence | Fixed:
-        given = self.precision
-        if isinstance(given, Evidence):
-            return given
-        names = [layer.name for layer in network.layers]
-        if not isinstance(given, Mapping):
-            return Fixed(dict.fromkeys(names, float(given)))
-        missing = [name for name in names if name not in given]
-        if missing:
-            raise ValueError(f'Laplace: precision has no number for layer "{missing[0]}"; there are {names}')
-        return Fixed({name: float(given[name]) for name in names})
+def _check_precision(given: Any) -> None:
+    """Refuse what is no precision."""
+    if isinstance(given, Evidence | Validation):
+        return
+    many = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple) else [given]
+    if not all(isinstance(d, Real) for d in many):
+        raise TypeError(
+            "Laplace: precision is a number, numbers by layer, bw.Evidence() or bw.Validation(), "
+            f"not {given!r}"
+        )
+    if not all(d > 0 for d in many):
+        raise ValueError(f"Laplace: precision must be positive, not {given}")
+
+
+def _fixed(given: Each | Mapping[str, float], problem: Problem) -> Fixed:
+    """The precision of every layer."""
+    names = [layer.name for layer in problem.network.layers]
+    if not isinstance(given, Mapping):
+        return Fixed(dict.fromkeys(names, each(given, problem)))
+    missing = [name for name in names if name not in given]
+    if missing:
+        raise ValueError(f'Laplace: precision has no number for layer "{missing[0]}"; there are {names}')
+    return Fixed({name: float(given[name]) for name in names})
 
 
 def _trained(problem: Problem, found: Posterior) -> Problem:

@@ -15,6 +15,7 @@ from torch import Generator, Tensor
 from bayeswise.methods.gradient import (
     Descent,
     GradientMethod,
+    Pull,
     all_values,
     bare,
     check_settings,
@@ -57,13 +58,46 @@ class MAP(GradientMethod):
         """One step of Adam."""
         (x, y), lead = batch, len(problem.lead)
 
-        def run(params: Params) -> tuple[Tensor, float]:
-            return outputs(problem.network, params, state.buffers, x, lead, lead), 0.0
+        def run(params: Params) -> tuple[Tensor, Tensor | float]:
+            f = outputs(problem.network, params, state.buffers, x, lead, lead)
+            return f, self._penalty(problem, params)
 
-        return descend(self, problem, state, y, rng, run, self.precision / problem.n)  # λ / N
+        return descend(self, problem, state, y, rng, run, self._decay(problem))
 
     def posterior(self, problem: Problem, state: Descent, data: Data) -> Posterior:
         """One network, with the covariance of its residuals over all rows as noise."""
         values, own = all_values(self, state), bare(problem)
         weights = Point(values, residual_covariance(self, own, state, data))
         return Posterior(own, weights, "MAP", training_notes(problem, state, "one network"))
+
+    def towards(self, pull: Pull) -> MAP:
+        """The same under another prior, with its start; parameters that it does not know stay as they are."""
+        return PulledMAP(self.learning_rate, self.precision, self.steps, pull=pull)
+
+    def _penalty(self, problem: Problem, params: Params) -> Tensor | float:
+        return 0.0
+
+    def _decay(self, problem: Problem) -> float:
+        return self.precision / problem.n  # λ / N
+
+
+@dataclass(frozen=True, eq=False)
+class PulledMAP(MAP):
+    """The most probable weights under any Gaussian prior."""
+
+    pull: Pull = field(kw_only=True)
+
+    def init(self, problem: Problem, data: Data, rng: Generator) -> Descent:
+        """The values that the prior knows, all others at its own."""
+        start = super().init(problem, data, rng)
+        values = start.params | start.buffers
+        values |= {name: value.to(values[name], copy=True) for name, value in self.pull.start().items()}
+        trained = {name: values[name] for name in start.params if name in self.pull.names}
+        others = {name: value for name, value in values.items() if name not in trained}
+        return Descent.start(trained, others, problem.network, problem.lead)
+
+    def _penalty(self, problem: Problem, params: Params) -> Tensor:
+        return self.pull.penalty(params).sum() / problem.n
+
+    def _decay(self, problem: Problem) -> float:
+        return 0.0

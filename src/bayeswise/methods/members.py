@@ -29,7 +29,7 @@ def widened(problem: Problem, starts: int, example: Tensor | None = None) -> Pro
         if problem.members is None and network.vectorised and example is not None:
             own = vectorises(network, network.layer_parameters(), example, True)  # inputs have members now
             network = replace(network, vectorised=own)
-        if problem.members is not None:
+        if problem.members is not None and units.shift.dim() > 1:  # each split has its own
             units = Units(*(t.repeat(starts, *[1] * (t.dim() - 1)) for t in (units.shift, units.scale)))
         cache[key] = replace(problem, network=network, members=starts * (problem.members or 1), units=units)
     return cache[key]

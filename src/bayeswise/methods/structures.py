@@ -12,7 +12,7 @@ from torch import Tensor
 from bayeswise.distributions import DenseGaussian, DiagonalGaussian, KroneckerGaussian, LowRankGaussian
 from bayeswise.linearised import Link
 from bayeswise.networks import Network, Params
-from bayeswise.networks.curvature import Backward, diagonal, full, left_factors, right_factors
+from bayeswise.networks.curvature import CHUNK_NUMBERS, Backward, diagonal, full, left_factors, right_factors
 from bayeswise.weights import JointGaussian, LayerGaussians
 from bayeswise.weights.curved import flat_precision, inner
 
@@ -30,12 +30,69 @@ class Columns:
     ends: bool = True  # whether it is the last batch of a pass
 
 
+@dataclass(frozen=True)
+class LayerSize:
+    """A layer's shape and its rows in a batch."""
+
+    inputs: int
+    outputs: int
+    groups: int
+    rows: int
+    shared: bool  # more than one row for each example
+    is_output: bool
+
+    @property
+    def weights(self) -> int:
+        """How many."""
+        return self.groups * self.inputs * self.outputs
+
+    @property
+    def signals(self) -> int:
+        """Numbers of the gradients of its outputs, for one column."""
+        return self.groups * self.rows * self.outputs
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What decides how much memory a structure takes."""
+
+    layers: tuple[LayerSize, ...]
+    examples: int  # of a batch
+    columns: int
+    width: int  # the most numbers that any part of the network gives for one example
+
+    @property
+    def weights(self) -> int:
+        """Of all layers."""
+        return sum(layer.weights for layer in self.layers)
+
+    @property
+    def forward(self) -> int:
+        """Numbers that a pass forward holds: of these layers rows, outputs twice and what comes behind."""
+        kept = sum(layer.groups * layer.rows * layer.inputs + 3 * layer.signals for layer in self.layers)
+        return kept + 2 * self.examples * self.width
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How many numbers a structure holds: of a step in the network's precision, else in float64."""
+
+    state: int
+    step: int
+    posterior: int
+
+
 class Structure(Protocol):
     """A form of curvature; sums are tensors by name."""
 
     @property
     def passes(self) -> int:
         """How often the rows are gone through."""
+        ...
+
+    @property
+    def word(self) -> str:
+        """What it is called in a sentence."""
         ...
 
     def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
@@ -52,6 +109,10 @@ class Structure(Protocol):
         """N(M, (G + δ)⁻¹)."""
         ...
 
+    def numbers(self, sizes: Sizes) -> Numbers:
+        """What it will hold."""
+        ...
+
 
 @dataclass(frozen=True)
 class Kronecker:
@@ -62,6 +123,7 @@ class Kronecker:
 
     bias: Literal["joint", "apart"] = "joint"
     passes = 1
+    word = "Kronecker"
 
     def __post_init__(self) -> None:
         """Refuse another word."""
@@ -100,6 +162,14 @@ class Kronecker:
             layers[name] = KroneckerGaussian.of(left, right, rows, inner(precision[name], left))
         return LayerGaussians(means, {}, None, link, layers)
 
+    def numbers(self, sizes: Sizes) -> Numbers:
+        """Factors, their eigenvectors and values; the gradients of several columns at once."""
+        factors = sum(k.groups * (k.inputs**2 + k.outputs**2) for k in sizes.layers)
+        signals = [k.signals for k in sizes.layers if not k.is_output] or [0]
+        held = min(sizes.columns, CHUNK_NUMBERS // max(1, *signals) + 1)
+        step = sizes.forward + held * (sum(signals) + max(signals))
+        return Numbers(factors, step, factors + 2 * sizes.weights)
+
 
 def _apart(left: Tensor, rows: Tensor) -> Tensor:
     """Without the products of inputs and the column of ones, where there is one: its square is R."""
@@ -116,6 +186,7 @@ class Diagonal:
     """One number for each weight: the exact diagonal."""
 
     passes = 1
+    word = "diagonal"
 
     def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
         """Zeros of the weights' shape."""
@@ -139,6 +210,13 @@ class Diagonal:
         }
         return LayerGaussians(means, {}, None, link, layers)
 
+    def numbers(self, sizes: Sizes) -> Numbers:
+        """One for each weight; gradients of single examples only where rows are shared."""
+        own = [k for k in sizes.layers if k.shared]
+        apart = max((min(CHUNK_NUMBERS, sizes.examples * k.weights) for k in own), default=0)
+        step = sizes.forward + 2 * sum(k.signals for k in sizes.layers) + 2 * apart
+        return Numbers(sizes.weights, step, 2 * sizes.weights)
+
 
 @dataclass(frozen=True)
 class Full:
@@ -146,6 +224,7 @@ class Full:
 
     limit: int = 20_000  # weights, beyond which it is refused: their square takes 3.2 GB
     passes = 1
+    word = "full"
 
     def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
         """One matrix."""
@@ -168,6 +247,12 @@ class Full:
         joint = DenseGaussian.of(sums["full"], flat_precision(means, precision))
         return JointGaussian(means, {}, None, link, joint)
 
+    def numbers(self, sizes: Sizes) -> Numbers:
+        """Squares of the number of weights: the sum, three of a batch, G and its factor."""
+        size = sizes.weights
+        step = sizes.forward + 2 * sizes.examples * size + 3 * size**2
+        return Numbers(size**2, step, 2 * size**2 + 2 * size)
+
 
 @dataclass(frozen=True)
 class LowRank:
@@ -180,6 +265,7 @@ class LowRank:
     rank: int
     passes: int = 6
     extra: int = 10
+    word = "low rank"
 
     def __post_init__(self) -> None:
         """Refuse numbers without meaning."""
@@ -219,6 +305,13 @@ class LowRank:
             found, values[..., -self.rank :].clamp_min(0), flat_precision(means, precision)
         )
         return JointGaussian(means, {}, None, link, joint)
+
+    def numbers(self, sizes: Sizes) -> Numbers:
+        """Directions and their products; gradients of single examples, a few at a time."""
+        size = sizes.weights
+        kept = size * min(size, self.rank + self.extra)
+        step = sizes.forward + 3 * min(max(size, CHUNK_NUMBERS), sizes.examples * size) + 2 * kept
+        return Numbers(2 * kept, step, size * (min(size, self.rank) + 2))
 
 
 def _zeros(network: Network, *shape: int) -> Tensor:
