@@ -54,10 +54,7 @@ Find = Callable[[DiagonalPrior, Any, str], MatrixNormalInverseWishart]
 STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
 WIDE = 200  # inputs of a layer from which its factors are not computed at every step
 NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
-POSITIVE = (
-    *("step_size", "steps", "noise_floor", "hidden_noise_floor"),
-    *("initial_scale", "members", "temperature"),
-)
+POSITIVE = ("step_size steps noise_floor hidden_noise_floor initial_scale members temperature").split()
 
 
 @dataclass(frozen=True)
