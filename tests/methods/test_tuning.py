@@ -10,9 +10,10 @@ from torch import Tensor, nn
 
 import bayeswise as bw
 from bayeswise.data import TensorRows
+from bayeswise.linalg import NumericalError
 from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import each
-from bayeswise.methods.tuning import Tuning
+from bayeswise.methods.tuning import Tuning, _best
 from bayeswise.methods.updates import NaturalUpdate
 from bayeswise.trials import HeldOut
 from bayeswise.weights import Layerwise, Mixture
@@ -247,3 +248,23 @@ def test_classifiers_choose_too():
 def test_tunings_without_a_meaning_are_refused(settings):
     with pytest.raises(ValueError, match="Tuning"):
         Tuning(**settings)
+
+
+def test_candidates_that_break_down_do_not_stop_the_run(monkeypatch):
+    own = HeldOut.posterior
+
+    def broken(self: Any, method: Any, what: str) -> Any:
+        if what == "choosing the step size":
+            raise NumericalError("layer 0 is not positive definite")
+        return own(self, method, what)
+
+    monkeypatch.setattr(HeldOut, "posterior", broken)
+    posterior = fit(*data(), bw.BALI(tuning=SHORT))
+    assert "step size: a rule of thumb, because the candidates could not be compared" in posterior.summary()
+    assert "step size 0.5, temperature" in posterior.summary()
+
+
+def test_a_candidate_without_a_figure_is_not_chosen():
+    found = torch.tensor([[1.0, float("nan")], [float("nan"), -float("inf")], [0.5, -3.0]])
+    assert _best((10.0, 20.0, 30.0), found) == (10.0, 30.0)
+    assert _best((10.0, 20.0, 30.0), found[:, 1]) == 30.0

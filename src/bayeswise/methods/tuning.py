@@ -10,13 +10,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
+from bayeswise.linalg import NumericalError
 from bayeswise.methods.accounts import words
 from bayeswise.methods.members import Each
 from bayeswise.methods.protocol import Trials
@@ -27,7 +28,7 @@ from bayeswise.weights import Layerwise, Mixture
 if TYPE_CHECKING:
     from bayeswise.methods.bali import BALI
 
-WORDS = {"effective": "share of rows that count", "step_size": "step size"}
+WORDS = {"effective": "share of rows that count", "step_size": "step size", "temperature": "temperature"}
 LEAST_BATCH = 256  # rows of a step where layers are narrow
 TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 5))  # 1/128 … 4
 
@@ -89,14 +90,18 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
     )
     if trials is None:
         return method, ("no rows could be held out: N_eff and temperature are rules of thumb",)
-    if method.effective is None:
-        method, note = raced(method, "effective", own.shares, trials)
-        notes += (note,)
-    if method.step_size is None:
-        method, note = raced(method, "step_size", own.step_sizes, trials)
-        notes += (note,)
-    if method.temperature is None:
-        method, note = rehearsed(method, trials)
+    choices: dict[str, Callable[[BALI], tuple[BALI, str]]] = {
+        "effective": lambda method: raced(method, "effective", own.shares, trials),
+        "step_size": lambda method: raced(method, "step_size", own.step_sizes, trials),
+        "temperature": lambda method: rehearsed(method, trials),
+    }
+    for name, choose in choices.items():
+        if getattr(method, name) is not None:
+            continue
+        try:
+            method, note = choose(method)
+        except NumericalError as error:  # a candidate broke down: the run itself need not
+            note = f"{WORDS[name]}: a rule of thumb, because the candidates could not be compared ({error})"
         notes += (note,)
     return method, notes
 
@@ -136,7 +141,8 @@ def rehearsed(method: BALI, trials: Trials) -> tuple[BALI, str]:
 
 def _best(values: Sequence[float], found: Tensor) -> Each:
     """The value with the largest figure (C, …): one where there are no splits, else one for each."""
-    best = [values[i] for i in found.argmax(0).reshape(-1).tolist()]
+    known = torch.where(found.isfinite(), found, -torch.inf)
+    best = [values[i] for i in known.argmax(0).reshape(-1).tolist()]
     return best[0] if found.dim() == 1 else tuple(best)
 
 
