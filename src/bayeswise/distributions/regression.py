@@ -95,10 +95,13 @@ class RegressionStats:
 
     def move_(self, rate: float, other: RegressionStats, weight: float | Tensor) -> RegressionStats:
         """(1 - rate)·self + rate·weight·other, in place: self is consumed. Weights (…,) may differ."""
-        share = torch.as_tensor(rate * weight, dtype=torch.float64, device=self.n.device)  # (…,)
-        rows = other.joint.to(self.joint.dtype)
-        joint = self.joint.mul_(1 - rate).addcmul_(rows, share[..., None, None].to(rows.dtype))
-        n = self.n.mul_(1 - rate).addcmul_(other.n, share)
+        joint, n, share = self.joint.mul_(1 - rate), self.n.mul_(1 - rate), rate * weight
+        if isinstance(share, Tensor):
+            joint.add_(share[..., None, None].to(joint) * other.joint)
+            n.add_(share.to(n) * other.n)
+        else:
+            joint.add_(other.joint, alpha=share)
+            n.add_(other.n, alpha=share)
         return RegressionStats(joint, n, self.inputs)
 
 
