@@ -39,7 +39,7 @@ from bayeswise.methods.bali_state import (
 )
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
 from bayeswise.methods.mean_update import MeanUpdate
-from bayeswise.methods.members import Each, each, layer_of_start, repeated, widened
+from bayeswise.methods.members import Each, all_positive, each, layer_of_start, repeated, widened
 from bayeswise.methods.protocol import Batch, Data, Info, Steps, Trials
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
 from bayeswise.methods.tuning import Tuning, tuned
@@ -52,7 +52,7 @@ from bayeswise.weights import Layerwise, LayerwiseDrawn, Mixture
 
 Find = Callable[[DiagonalPrior, Any, str], MatrixNormalInverseWishart]
 STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
-WIDE = 200  # inputs of a layer from which its factors are not computed at every step
+WIDE = 200  # inputs of the first layer from which means move instead of statistics
 NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
 POSITIVE = ("step_size steps noise_floor hidden_noise_floor initial_scale members temperature").split()
 
@@ -104,9 +104,9 @@ class BALI:
                 number = prior if isinstance(prior, Real) else "variance"
                 raise TypeError(f"BALI: {name} is a prior, not {prior!r}; use bw.FanIn({number})")
         for name in POSITIVE:
-            if getattr(self, name) is not None and not _positive(getattr(self, name)):
+            if getattr(self, name) is not None and not all_positive(getattr(self, name)):
                 raise ValueError(f"BALI: {name} must be positive, not {getattr(self, name)}")
-        if self.effective is not None and not _positive(self.effective):
+        if self.effective is not None and not all_positive(self.effective):
             raise ValueError(f"BALI: effective is N_eff / N and must be positive, not {self.effective}")
         if self.dof < 0:
             raise ValueError(f"BALI: dof is u0 and must not be negative, not {self.dof}")
@@ -171,8 +171,12 @@ class BALI:
                 "BALI found no layer to infer: the model calls none that is supported and selected"
             )
         step = torch.zeros((), dtype=torch.int64, device=network.device)
-        start = self._start(problem, rng)
-        layers = {v.name: self._empty(problem, v, data, start[v.name]) for v in network.layers}
+        start, rule = self._start(problem, rng), self.rule(problem)
+        layers = {v.name: empty(v, problem, rule) for v in network.layers}
+        first = network.layers[0]
+        if first.inputs >= WIDE and isinstance(rule, MeanUpdate):
+            n_eff, prior = problem.effective_rows(self.fraction(problem)), self.layer_prior(problem, first)
+            layers[first.name] = informed(first, problem, rule, prior, data, n_eff)
         needs_residual = problem.is_regression and network.output_layer is None
         residual = empty_stats(shape_of(problem, (), 0, network.outputs)) if needs_residual else None
         return BALIState(step, step.double(), layers, start, residual, step.clone())
@@ -239,10 +243,10 @@ class BALI:
         return 1.0 if problem.n < 1000 else 0.25
 
     def rule(self, problem: Problem) -> Update[Any]:
-        """How layers move: where one is wide, factors are refreshed now and then."""
+        """How layers move: where the first is wide by their means, which is cheaper there."""
         if self.update is not None:
             return self.update
-        wide = any(view.inputs >= WIDE for view in problem.network.layers)
+        wide = problem.network.layers[0].inputs >= WIDE
         return MeanUpdate(every=10) if wide else NaturalUpdate()
 
     def settings(self, problem: Problem) -> tuple[LayerSetting, ...]:
@@ -279,15 +283,6 @@ class BALI:
         return kind(40.0 if problem.is_regression else 10.0)
 
     # -------------------------------------------------------------------- the pieces, in the order of a step
-
-    def _empty(self, problem: Problem, view: LayerView, data: Data, start: Tensor) -> LayerState:
-        """A layer before its first step; of a wide first one the inputs' statistics may be known."""
-        rule = self.rule(problem)
-        first = view.name == problem.network.layers[0].name and view.inputs >= WIDE
-        if not isinstance(rule, MeanUpdate) or not first:
-            return empty(view, problem, rule)
-        n_eff = problem.effective_rows(self.fraction(problem))
-        return informed(view, problem, rule, self.layer_prior(problem, view), data, n_eff, start)
 
     def _start(self, problem: Problem, rng: Generator) -> dict[str, Tensor]:
         network = problem.network
@@ -395,14 +390,9 @@ class BALI:
         how = f"{int(state.step)} steps{of}, {problem.n} rows counted as {n_eff}"
         how += f", step size {words(self.alpha)}"
         how += "" if self.temperature is None else f", temperature {words(self.temperature)}"
-        told = tuple(
-            about_layer(v, self.layer_prior(wide, v), layers[v.name]) for v in problem.network.layers
-        )
+        views = problem.network.layers
+        told = (about_layer(view, self.layer_prior(wide, view), layers[view.name]) for view in views)
         return (how, *told, *about_output(problem))
-
-
-def _positive(value: Each) -> bool:
-    return all(v > 0 for v in value) and bool(value) if isinstance(value, tuple) else value > 0
 
 
 def _last(problem: Problem) -> str:

@@ -85,15 +85,12 @@ def informed(
     prior: DiagonalPrior,
     data: Data,
     n_eff: float | Tensor,
-    start: Tensor,
 ) -> LayerState:
     """A layer before its first step; where its inputs are the data, Ψxx is known."""
     layer, mean = empty(view, problem, update), known_inputs(problem, view, data)
     if mean is None:
         return layer
-    return LayerState(
-        update.knowing(prior, layer.data, n_eff * mean, start, f'layer "{view.name}"'), layer.gg
-    )
+    return LayerState(update.knowing(prior, layer.data, n_eff * mean, f'layer "{view.name}"'), layer.gg)
 
 
 def known_inputs(problem: Problem, view: LayerView, data: Data) -> Tensor | None:

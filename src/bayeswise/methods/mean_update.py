@@ -90,15 +90,12 @@ class MeanUpdate:
             jitter=shape.zeros(),
         )
 
-    def knowing(
-        self, prior: DiagonalPrior, data: MeanStats, xx: Tensor, start: Tensor, name: str
-    ) -> MeanStats:
-        """What is kept where Ψxx (…, I, I) is known before the first step; the mean starts at `start`."""
+    def knowing(self, prior: DiagonalPrior, data: MeanStats, xx: Tensor, name: str) -> MeanStats:
+        """What is kept where Ψxx (…, I, I) is known before the first step."""
         found = factorise(_plus(xx.double(), 1 / prior.variance), name)
         data.factor[..., : prior.inputs, : prior.inputs] = found.lower.to(data.factor)
         spread = torch.cholesky_inverse(found.lower).to(data.xx)
-        mean, jitter = start.to(data.mean, copy=True), found.jitter.to(data.jitter)
-        return replace(data, mean=mean, xx=xx.to(data.xx), spread=spread, jitter=jitter)
+        return replace(data, xx=xx.to(data.xx), spread=spread, jitter=found.jitter.to(data.jitter))
 
     def current(self, prior: DiagonalPrior, data: MeanStats, name: str) -> MatrixNormalInverseWishart:
         """The mean, with the factors."""
@@ -114,7 +111,11 @@ class MeanUpdate:
     def __call__(
         self, prior: DiagonalPrior, data: MeanStats, batch: Targets, rate: float, weight: float | Tensor
     ) -> MeanStats:
-        """One step with rate γ; it consumes `data`."""
+        """One step with rate γ; it consumes `data`.
+
+        The first has γ = 1 and forgets where it starts; from the weights of the pass r is small, and S exact.
+        """
+        data = data if int(data.steps) else replace(data, mean=batch.w.to(data.mean))
         r = batch.residual(data.mean)  # (…, R, O)
         g = _times(weight, batch.x.mT @ r).to(data.xx) - data.mean.to(data.xx) / prior.variance  # G
         if data.spread.numel():

@@ -38,10 +38,22 @@ def widened(problem: Problem, starts: int, example: Tensor | None = None) -> Pro
 Each = float | tuple[float, ...]  # a setting: one for all, or one for each member; they repeat
 
 
+def all_positive(value: Each) -> bool:
+    """Whether a setting is a positive number, or one or more of them."""
+    return all(v > 0 for v in value) and bool(value) if isinstance(value, tuple) else value > 0
+
+
 def each(value: Each, problem: Problem, groups: int = 0) -> float | Tensor:
     """A setting as it is, or (E·S, 1, …): one for each member of a widened problem, and so many groups."""
     if not isinstance(value, tuple):
         return value
+    cache, key = problem.network.cache, ("each", value, problem.members, groups)
+    if key not in cache:
+        cache[key] = _spread(value, problem, groups)
+    return cache[key]
+
+
+def _spread(value: tuple[float, ...], problem: Problem, groups: int) -> Tensor:
     members = problem.members or 1
     if members % len(value):
         raise ValueError(f"{len(value)} settings for {members} members: give one for all, or one for each")
