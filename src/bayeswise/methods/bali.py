@@ -246,7 +246,7 @@ class BALI:
         """How layers move: where the first is wide by their means, which is cheaper there."""
         if self.update is not None:
             return self.update
-        wide = problem.network.layers[0].inputs >= WIDE
+        wide = problem.network.layers[0].inputs >= WIDE and isinstance(self.forward, Deterministic)
         return MeanUpdate(every=10) if wide else NaturalUpdate()
 
     def settings(self, problem: Problem) -> tuple[LayerSetting, ...]:
