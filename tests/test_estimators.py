@@ -22,7 +22,7 @@ from bayeswise.saving import SavedModelError
 from bayeswise.storage import read_extra
 
 FEW = bw.BALI(steps=100)
-SHORT = bw.BALI(tuning=bw.Tuning(rows=20 * 256, passes=1))
+SHORT = bw.BALI(tuning=bw.Tuning(lengths=(20,)))
 SKIPPED = "check_array_api_input"  # runs only where SCIPY_ARRAY_API is set
 
 

@@ -18,7 +18,6 @@ from bayeswise.identity import identity as run_identity
 from bayeswise.likelihoods import Gaussian, Likelihood
 from bayeswise.linalg import NumericalWarning
 from bayeswise.methods import BALI, Method
-from bayeswise.methods.protocol import Tunes
 from bayeswise.networks import Network, Select, discover, evaluating
 from bayeswise.posterior import Posterior, as_tensor, prepared_inputs
 from bayeswise.problem import Problem, Units
@@ -208,8 +207,7 @@ def _prepared(
         rows: Rows = LoaderRows(source, door)
     else:
         x, y = door(*source)
-        batch_size = batch_size or (method.batch(network, BATCH) if isinstance(method, Tunes) else BATCH)
-        rows = TensorRows(x, y, min(batch_size, x.shape[door.lead]), door.lead)
+        rows = TensorRows(x, y, min(batch_size or BATCH, x.shape[door.lead]), door.lead)
     wanted = method.standardises if standardise is None else standardise
     units = Units.identity(network.outputs, torch.float64, network.device)
     if prior is not None:

@@ -20,7 +20,7 @@ from bayeswise.training import Checkpoints, train
 
 HELD, MOST_HELD = 0.1, 5_000  # the share of the rows that judges, and how many at most
 FEW_ROWS = 10  # fewer are not parted
-FOLDS = ((500, 4), (2_000, 2))  # up to so many rows, so many parts judge; with more rows one is enough
+FOLDS = ((500, 3), (2_000, 2))  # up to so many rows, so many parts judge; with more rows one is enough
 DRAWS = 64
 
 
@@ -70,11 +70,13 @@ class HeldOut:
         return replace(method.posterior(self.problem, state, self.rows), seed=self.seed)
 
     def log_lik(self, posterior: Posterior) -> Tensor:
-        """The mean over the rows that judge, (S,) or ()."""
+        """Of every row that judges, (S, R) or (R,)."""
         x, y = self.held
         y = self.problem.units.to_user(y.double()) if self.problem.is_regression else y
-        found = posterior.predict(x, DRAWS).log_prob(y).double().mean(-1)  # (folds · S,) or ()
-        return found if self.folds == 1 else found.reshape(self.folds, *self.splits).mean(0)
+        found = posterior.predict(x, DRAWS).log_prob(y).double()  # (folds · S, R / folds) or (R,)
+        if self.folds == 1:
+            return found
+        return found.reshape(self.folds, *self.splits, -1).movedim(0, -2).flatten(-2)
 
 
 def settled(

@@ -13,13 +13,13 @@ from bayeswise.data import TensorRows
 from bayeswise.linalg import NumericalError
 from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import each
-from bayeswise.methods.tuning import Tuning, _best
+from bayeswise.methods.tuning import Tuning, _clearly_best, _largest, _worth_it
 from bayeswise.methods.updates import NaturalUpdate
 from bayeswise.trials import HeldOut
 from bayeswise.weights import Layerwise, Mixture
 
 I, N = 4, 60  # noqa: E741
-SHORT = Tuning(rows=256 * 40, passes=1, members=2)
+SHORT = Tuning(lengths=(40,), members=2)
 
 
 def data(noise: float = 0.1, n: int = N, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -148,10 +148,10 @@ def test_the_held_out_likelihood_is_that_of_the_rows_that_were_left_out(splits):
     trials = HeldOut.of(problem, rows, 0, False, None)
     posterior = trials.posterior(bw.BALI(steps=20), "trying")
     held_x, held_y = trials.held
-    wanted = posterior.predict(held_x, 64).log_prob(trials.problem.units.to_user(held_y)).mean(-1)  # (F · S,)
-    wanted = wanted.reshape(4, -1).mean(0)
+    wanted = posterior.predict(held_x, 64).log_prob(trials.problem.units.to_user(held_y))  # (F · S, 6)
+    wanted = torch.stack([wanted[s :: splits or 1].flatten() for s in range(splits or 1)])  # (S, 18)
     torch.testing.assert_close(trials.log_lik(posterior), wanted if splits else wanted[0])
-    assert trials.n == 24 and trials.members == 4 * (splits or 1) and posterior.problem.n == 54
+    assert trials.n == 18 and trials.members == 3 * (splits or 1) and posterior.problem.n == 54
 
 
 def test_few_rows_and_streams_are_not_parted():
@@ -171,8 +171,8 @@ def test_everything_open_is_chosen_and_said():
     posterior = fit(x, y, bw.BALI(tuning=SHORT))
     assert isinstance(posterior.weights, Mixture) and len(posterior.weights.parts) == 2
     summary = posterior.summary()
-    for name in ("share of rows that count", "step size", "temperature"):
-        assert re.search(rf"^{name} [\d.]+ chosen by the log-likelihood of 24 held-out rows", summary, re.M)
+    for name in ("share of rows that count", "step size", "40 steps and temperature"):
+        assert re.search(rf"^{name} [\d.]+ chosen by the log-likelihood of 18 held-out rows", summary, re.M)
     assert "40 steps of 2 starts" in summary
 
 
@@ -190,7 +190,7 @@ def test_noise_is_not_learned():
     x, _ = data(n=120)
     rng = torch.Generator().manual_seed(5)
     y = torch.randn(120, 1, generator=rng, dtype=torch.float64)
-    posterior = fit(x, y, bw.BALI(tuning=replace(SHORT, rows=256 * 200)))
+    posterior = fit(x, y, bw.BALI(tuning=replace(SHORT, lengths=(200,))))
     x_new, y_new = torch.randn(2000, I, generator=rng).double(), torch.randn(2000, 1, generator=rng).double()
     found = posterior.predict(x_new).log_prob(y_new).mean()
     best = torch.distributions.Normal(0, 1).log_prob(y_new).mean()
@@ -199,7 +199,7 @@ def test_noise_is_not_learned():
 
 def test_a_clean_function_is_learned_with_all_rows():
     x, y = data(noise=0.0, n=200)
-    posterior = fit(x, y, bw.BALI(tuning=replace(SHORT, rows=256 * 300)))
+    posterior = fit(x, y, bw.BALI(tuning=replace(SHORT, lengths=(300,))))
     assert "200 rows counted as 200," in posterior.summary()
     x_new, y_new = data(noise=0.0, n=500, seed=9)
     assert float((posterior.predict(x_new).mean - y_new).square().mean().sqrt()) < 0.1
@@ -209,7 +209,7 @@ def test_each_split_chooses_for_itself():
     """A split of noise beside one of signal."""
     x, y = data(noise=0.0, n=120)
     noise = torch.randn(120, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    method = bw.BALI(tuning=replace(SHORT, rows=256 * 200))
+    method = bw.BALI(tuning=replace(SHORT, lengths=(200,)))
     posterior = fit(x.expand(2, -1, -1), torch.stack([y, noise]), method, members=2)
     assert " to " in posterior.notes[2]
     sigma = posterior.predict(x.expand(2, -1, -1)).std.mean((1, 2))
@@ -244,7 +244,9 @@ def test_classifiers_choose_too():
     assert float((posterior.predict(x).mean.argmax(-1) == labels).double().mean()) > 0.85
 
 
-@pytest.mark.parametrize("settings", [{"rows": 0}, {"shares": ()}, {"shares": (0.0,)}, {"race": 0.0}])
+@pytest.mark.parametrize(
+    "settings", [{"rows": 0}, {"shares": ()}, {"shares": (0.0,)}, {"lengths": (0,)}, {"worth": -1.0}]
+)
 def test_tunings_without_a_meaning_are_refused(settings):
     with pytest.raises(ValueError, match="Tuning"):
         Tuning(**settings)
@@ -266,5 +268,79 @@ def test_candidates_that_break_down_do_not_stop_the_run(monkeypatch):
 
 def test_a_candidate_without_a_figure_is_not_chosen():
     found = torch.tensor([[1.0, float("nan")], [float("nan"), -float("inf")], [0.5, -3.0]])
-    assert _best((10.0, 20.0, 30.0), found) == (10.0, 30.0)
-    assert _best((10.0, 20.0, 30.0), found[:, 1]) == 30.0
+    assert _largest(found).tolist() == [0, 2]
+    assert _clearly_best(found[..., None].expand(3, 2, 5)).tolist() == [0, 2]
+
+
+def test_the_first_candidate_stays_unless_another_is_better_by_a_standard_error():
+    rng = torch.Generator().manual_seed(0)
+    noise = torch.randn(100, generator=rng, dtype=torch.float64)
+    noise = (noise - noise.mean()) / noise.std()  # the error of its mean is 0.1
+    first = torch.zeros(100, dtype=torch.float64)
+    assert int(_clearly_best(torch.stack([first, first + 0.09 + noise]))) == 0
+    assert int(_clearly_best(torch.stack([first, first + 0.11 + noise]))) == 1
+    assert int(_clearly_best(torch.stack([first, first + 0.11 + noise, first + 0.10]))) == 1
+    assert int(_clearly_best(torch.stack([first, first + 0.09 + noise, first + 0.01]))) == 2
+    shared = torch.stack([noise, noise + 0.01])  # what all candidates have in common does not count
+    assert int(_clearly_best(shared)) == 1
+
+
+def test_the_temperature_is_chosen_with_few_of_the_starts(monkeypatch):
+    seen, own = {}, HeldOut.posterior
+
+    def watched(self: Any, method: Any, what: str) -> Any:
+        seen[what] = (method.members, method.length)
+        return own(self, method, what)
+
+    monkeypatch.setattr(HeldOut, "posterior", watched)
+    fit(*data(), bw.BALI(tuning=replace(SHORT, members=3)))
+    assert seen == {
+        "choosing the share of rows that count": (4, 40),
+        "choosing the step size": (3, 40),
+        "rehearsing 40 steps": (2, 40),
+    }
+
+
+@pytest.mark.parametrize("members", [None, 3])
+def test_members_with_lengths_of_their_own_are_runs_of_those_lengths(members):
+    x, y = data()
+    wide = (x.expand(2, -1, -1), y.expand(2, -1, -1))
+    both = fit(*wide, bw.BALI(steps=(12, 30), members=members), members=2)
+    for k, steps in enumerate((12, 30)):
+        same = fit(*wide, bw.BALI(steps=steps, members=members), members=2)
+        own, wanted = both.predict(wide[0]).mean[k], same.predict(wide[0]).mean[k]
+        torch.testing.assert_close(own, wanted, rtol=1e-9, atol=1e-12)
+    assert "12 to 30 steps" in both.summary()
+
+
+def test_a_longer_run_must_be_worth_it():
+    rows = torch.zeros(50, dtype=torch.float64)
+    short, little, much = rows, rows + 0.009, rows + 0.02
+    assert int(_worth_it(torch.stack([short]), 0.01)) == 0
+    assert int(_worth_it(torch.stack([short, little]), 0.01)) == 0
+    assert int(_worth_it(torch.stack([short, much]), 0.01)) == 1
+    assert int(_worth_it(torch.stack([short, much, much + 0.02]), 0.01)) == 2
+    assert int(_worth_it(torch.stack([short, little, much + 0.02]), 0.01)) == 0  # nobody looks further
+    splits = torch.stack([torch.stack([short, short]), torch.stack([much, little])])  # (L, S, R)
+    assert _worth_it(splits, 0.01).tolist() == [1, 0]
+
+
+def test_a_clean_table_trains_longer_than_a_noisy_one():
+    x, y = data(noise=0.0, n=120)
+    noise = torch.randn(120, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    method = bw.BALI(tuning=replace(SHORT, lengths=(40, 160, 640)))
+    posterior = fit(x.expand(2, -1, -1), torch.stack([y, noise]), method, members=2)
+    assert re.search(r"^40 to (160|640) steps of 2 starts", posterior.summary(), re.M)
+    alone = fit(x, noise, method)
+    assert "40 steps and temperature" in alone.summary() and "640:" not in alone.summary()
+
+
+def test_lengths_are_bounded_by_the_rows_that_they_see():
+    narrow, wide = (
+        bw.fit(net(h), data(), bw.Gaussian(), bw.BALI(steps=1)).problem.network for h in (8, 9000)
+    )
+    assert Tuning().steps(narrow, 100) == (625, 2500, 10_000)
+    assert Tuning().steps(narrow, 277) == (625, 2500, 9241)
+    assert Tuning().steps(narrow, 927) == (625, 2761)
+    assert Tuning().steps(narrow, 1024) == (625, 2500)
+    assert Tuning().steps(wide, 1024) == (312, 625)

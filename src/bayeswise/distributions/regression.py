@@ -93,9 +93,10 @@ class RegressionStats:
         moved.yx.copy_(moved.xy.mT)
         return moved
 
-    def move_(self, rate: float, other: RegressionStats, weight: float | Tensor) -> RegressionStats:
-        """(1 - rate)·self + rate·weight·other, in place: self is consumed. Weights (…,) may differ."""
-        joint, n, share = self.joint.mul_(1 - rate), self.n.mul_(1 - rate), rate * weight
+    def move_(self, rate: float | Tensor, other: RegressionStats, weight: float | Tensor) -> RegressionStats:
+        """(1 - rate)·self + rate·weight·other, in place: self is consumed. Both may be (…,)."""
+        share, n = rate * weight, self.n.mul_(1 - rate)
+        joint = self.joint.mul_(1 - (rate[..., None, None] if isinstance(rate, Tensor) else rate))
         if isinstance(share, Tensor):
             joint.add_(share[..., None, None].to(joint) * other.joint)
             n.add_(share.to(n) * other.n)

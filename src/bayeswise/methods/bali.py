@@ -34,7 +34,10 @@ from bayeswise.methods.bali_state import (
     LayerState,
     Pass,
     empty,
+    grouped,
     informed,
+    moved_,
+    rates,
     shape_of,
 )
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
@@ -44,7 +47,7 @@ from bayeswise.methods.protocol import Batch, Data, Info, Steps, Trials
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
 from bayeswise.methods.tuning import Tuning, tuned
 from bayeswise.methods.updates import NaturalUpdate, Targets, Update, empty_stats
-from bayeswise.networks import LayerView, LocalNoise, Network, layer_signals
+from bayeswise.networks import LayerView, LocalNoise, layer_signals
 from bayeswise.posterior import Posterior
 from bayeswise.priors import FanIn, Isotropic, Prior
 from bayeswise.problem import Problem
@@ -75,7 +78,7 @@ class BALI:
 
     step_size: Each | None = None
     update_rate: Schedule = field(default=Cosine(0.3))
-    steps: int | None = None
+    steps: int | tuple[int, ...] | None = None
     effective: Each | None = None
     prior: Prior | None = None
     first_prior: Prior | None = None
@@ -136,8 +139,10 @@ class BALI:
 
     @property
     def length(self) -> int:
-        """How many steps a run has."""
-        return STEPS if self.steps is None else self.steps
+        """How many steps a run has: the most that a member has."""
+        return (
+            STEPS if self.steps is None else max(self.steps) if isinstance(self.steps, tuple) else self.steps
+        )
 
     @property
     def alpha(self) -> Each:
@@ -148,10 +153,6 @@ class BALI:
     def starts(self) -> int:
         """How many starts a run has."""
         return self.members or 1
-
-    def batch(self, network: Network, most: int) -> int:
-        """Rows of a step, where the number of steps is open as well."""
-        return self.tuning.batch(network, most) if self.open else most
 
     def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> tuple[BALI, tuple[str, ...]]:
         """This method with nothing left open, and notes on what was chosen why."""
@@ -179,7 +180,9 @@ class BALI:
             layers[first.name] = informed(first, problem, rule, prior, data, n_eff)
         needs_residual = problem.is_regression and network.output_layer is None
         residual = empty_stats(shape_of(problem, (), 0, network.outputs)) if needs_residual else None
-        return BALIState(step, step.double(), layers, start, residual, step.clone())
+        bias = problem.lead if isinstance(self.steps, tuple) else ()
+        bias = torch.zeros(bias, dtype=torch.float64, device=network.device)
+        return BALIState(step, bias, layers, start, residual, step.clone())
 
     def step(
         self, problem: Problem, state: BALIState, batch: Batch, rng: Generator
@@ -194,9 +197,7 @@ class BALI:
         signals = layer_signals(
             problem.network, params, x, lambda f: likelihood.log_prob(f, y), len(problem.lead), noise
         )
-        beta = self.update_rate(int(state.step), self.length)
-        bias = beta + (1 - beta) * float(state.bias)  # b_t
-        rate = beta / bias if bias > 0 else 0.0  # γ
+        bias, rate = rates(self.update_rate, self.steps or STEPS, state, problem)  # b_t, γ
         done = Pass(weights, noise, signals, y, rate)
         layers = {
             s.view.name: self._updated(problem, s, state.layers[s.view.name], done)
@@ -204,8 +205,7 @@ class BALI:
         }
         residual = self._updated_residual(problem, state.residual, y, signals.output, rate)
         rescues = state.rescues + sum((q.jitter > 0).sum() for q in posteriors.values())
-        bias_now = torch.full_like(state.bias, bias)
-        new = BALIState(state.step + 1, bias_now, layers, state.start, residual, rescues)
+        new = BALIState(state.step + 1, bias, layers, state.start, residual, rescues)
         log_lik = signals.log_lik.mean(-1)  # (E·S,) or ()
         log_lik = log_lik if self.starts == 1 else log_lik.reshape(self.starts, *lead).mean(0)
         return new, self._info(problem, posteriors, log_lik, rescues, rate)
@@ -246,7 +246,8 @@ class BALI:
         """How layers move: where the first is wide by their means, which is cheaper there."""
         if self.update is not None:
             return self.update
-        wide = problem.network.layers[0].inputs >= WIDE and isinstance(self.forward, Deterministic)
+        alike = isinstance(self.forward, Deterministic) and not isinstance(self.steps, tuple)
+        wide = problem.network.layers[0].inputs >= WIDE and alike
         return MeanUpdate(every=10) if wide else NaturalUpdate()
 
     def settings(self, problem: Problem) -> tuple[LayerSetting, ...]:
@@ -344,23 +345,22 @@ class BALI:
     def _updated(self, problem: Problem, setting: LayerSetting, old: LayerState, done: Pass) -> LayerState:
         """Ψgg, y = z + α g / sqrt(Ψgg), and the statistics of x and y."""
         signal, w, e = done.layer(setting.view.name)
-        gg = old.gg.mul_(1 - done.rate).add_(signal.g.square().mean(-2), alpha=done.rate)
         groups = len(setting.view.groups)
+        rate = grouped(done.rate, groups)  # γ
+        gg = moved_(old.gg, signal.g.square().mean(-2), grouped(rate, 1))
         step = done.y - signal.z if setting.regresses else self._step(problem, signal.g, gg, groups)
         batch = Targets(signal.x, w, signal.z, step, f'layer "{setting.view.name}"')
         batch = batch if e is None else batch.around(e)
         weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem, groups))  # N_eff / R
-        return LayerState(self.rule(problem)(setting.prior, old.data, batch, done.rate, weight), gg)
+        return LayerState(self.rule(problem)(setting.prior, old.data, batch, rate, weight), gg)
 
     def _step(self, problem: Problem, g: Tensor, gg: Tensor, groups: int) -> Tensor:
         """α g / sqrt(Ψgg); zero for a unit without a gradient, however long its Ψgg has decayed."""
-        size = (
-            each(self.alpha, problem, groups + 1) * gg.clamp_min(torch.finfo(g.dtype).tiny).rsqrt()
-        )  # (…, O)
-        return g * size.to(g.dtype)[..., None, :]
+        root = gg.clamp_min(torch.finfo(g.dtype).tiny).rsqrt()  # (…, O)
+        return g * (each(self.alpha, problem, groups + 1) * root).to(g.dtype)[..., None, :]
 
     def _updated_residual(
-        self, problem: Problem, old: RegressionStats | None, y: Tensor, f: Tensor, rate: float
+        self, problem: Problem, old: RegressionStats | None, y: Tensor, f: Tensor, rate: float | Tensor
     ) -> RegressionStats | None:
         if old is None:
             return None
@@ -369,10 +369,10 @@ class BALI:
         return old.move_(rate, RegressionStats.of(r[..., :0], r), weight)
 
     def _info(
-        self, problem: Problem, posteriors: Layers, log_lik: Tensor, rescues: Tensor, rate: float
+        self, problem: Problem, posteriors: Layers, log_lik: Tensor, rescues: Tensor, rate: float | Tensor
     ) -> Info:
         def details() -> dict[str, float]:
-            values = {"rescues": float(rescues), "rate": rate}
+            values = {"rescues": float(rescues), "rate": float(torch.as_tensor(rate).max())}
             priors = {s.view.name: s.prior for s in self.settings(problem)}
             for name, q in posteriors.items():
                 values[f"condition/{name}"] = float(condition(q.factor).max())
@@ -387,8 +387,8 @@ class BALI:
         wide = widened(problem, self.starts)
         n_eff = words(problem.effective_rows(self.fraction(wide)))
         of = "" if self.starts == 1 else f" of {self.starts} starts, mixed"
-        how = f"{int(state.step)} steps{of}, {problem.n} rows counted as {n_eff}"
-        how += f", step size {words(self.alpha)}"
+        taken = words(self.steps) if isinstance(self.steps, tuple) else int(state.step)
+        how = f"{taken} steps{of}, {problem.n} rows counted as {n_eff}, step size {words(self.alpha)}"
         how += "" if self.temperature is None else f", temperature {words(self.temperature)}"
         views = problem.network.layers
         told = (about_layer(view, self.layer_prior(wide, view), layers[view.name]) for view in views)

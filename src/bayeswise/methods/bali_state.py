@@ -12,7 +12,9 @@ from bayeswise.distributions import DiagonalPrior, RegressionStats
 from bayeswise.linalg import gram
 from bayeswise.methods.forward import Weights
 from bayeswise.methods.mean_update import MeanUpdate
+from bayeswise.methods.members import spread
 from bayeswise.methods.protocol import Data
+from bayeswise.methods.schedules import Schedule
 from bayeswise.methods.updates import Shape, Update
 from bayeswise.networks import LayerSignal, LayerView, LocalNoise, Signals, is_fed_by_data
 from bayeswise.problem import Problem
@@ -48,7 +50,7 @@ class Pass:
     noise: dict[str, LocalNoise]
     signals: Signals
     y: Tensor
-    rate: float  # γ
+    rate: float | Tensor  # γ, or one for each member (E·S,)
 
     def layer(self, name: str) -> tuple[LayerSignal, Tensor, Tensor | None]:
         """A layer's signals, its weights W (…, I, O), and the noise ε (…, R, O) on its outputs, if any."""
@@ -64,6 +66,33 @@ class LayerSetting:
     prior: DiagonalPrior
     start_std: float
     regresses: bool  # on the true targets: it is the output of a regression
+
+
+def rates(
+    schedule: Schedule, steps: int | tuple[int, ...], state: BALIState, problem: Problem
+) -> tuple[Tensor, float | Tensor]:
+    """b_t and γ; (E·S,) where members have lengths of their own: who is done stays as he is."""
+    step = int(state.step)
+    if not isinstance(steps, tuple):
+        beta = schedule(step, steps)
+        bias = beta + (1 - beta) * float(state.bias)
+        return torch.full_like(state.bias, bias), beta / bias if bias > 0 else 0.0
+    own = tuple(schedule(step, length) if step < length else 0.0 for length in steps)
+    beta = spread(own, problem)  # (E·S,)
+    bias = beta + (1 - beta) * state.bias
+    return bias, beta / bias
+
+
+def grouped(rate: float | Tensor, dims: int) -> float | Tensor:
+    """A rate as it is, or those of members with so many dimensions more."""
+    return rate.reshape(*rate.shape, *[1] * dims) if isinstance(rate, Tensor) else rate
+
+
+def moved_(average: Tensor, new: Tensor, rate: float | Tensor) -> Tensor:
+    """(1 - γ) average + γ new, in place."""
+    if isinstance(rate, Tensor):
+        return average.mul_(1 - rate).add_(rate * new)
+    return average.mul_(1 - rate).add_(new, alpha=rate)
 
 
 def shape_of(problem: Problem, groups: tuple[int, ...], inputs: int, outputs: int) -> Shape:

@@ -27,7 +27,7 @@ from bayeswise.methods.policy import fixed_layers
 from bayeswise.methods.protocol import Batch, Data, Info, Method, Passes, Plan, Trials
 from bayeswise.methods.structures import Columns, Kronecker, Structure
 from bayeswise.methods.subsets import Subset, is_mask, layer_names
-from bayeswise.networks import Network, Params, Select, evaluating
+from bayeswise.networks import Params, Select, evaluating
 from bayeswise.networks.curvature import Curvature, GaussNewton, backward
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
@@ -144,10 +144,6 @@ class Laplace:
         """Whether rows are to be held out, or a mask is to become names."""
         return self._holds_out or is_mask(self.subset)
 
-    def batch(self, network: Network, most: int) -> int:
-        """As many rows as may be."""
-        return most
-
     def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> tuple[Laplace, tuple[str, ...]]:
         """The precision under which held-out rows are most likely, from one trial; names for a mask."""
         method = self
@@ -163,7 +159,7 @@ class Laplace:
         under = found.under
         own = method.precision.candidates
         chosen, why = judged(
-            own, lambda value: trials.log_lik(replace(under(value), seed=found.seed)), trials.n
+            own, lambda value: trials.log_lik(replace(under(value), seed=found.seed)).mean(-1), trials.n
         )
         return replace(method, precision=chosen), (why,)
 

@@ -109,12 +109,19 @@ class MeanUpdate:
         return MatrixNormalInverseWishart(factor, moved.dof, moved.inputs, moved.jitter)
 
     def __call__(
-        self, prior: DiagonalPrior, data: MeanStats, batch: Targets, rate: float, weight: float | Tensor
+        self,
+        prior: DiagonalPrior,
+        data: MeanStats,
+        batch: Targets,
+        rate: float | Tensor,
+        weight: float | Tensor,
     ) -> MeanStats:
         """One step with rate γ; it consumes `data`.
 
         The first has γ = 1 and forgets where it starts; from the weights of the pass r is small, and S exact.
         """
+        if isinstance(rate, Tensor):
+            raise TypeError("MeanUpdate has one rate for all members; use NaturalUpdate where lengths differ")
         data = data if int(data.steps) else replace(data, mean=batch.w.to(data.mean))
         r = batch.residual(data.mean)  # (…, R, O)
         g = _times(weight, batch.x.mT @ r).to(data.xx) - data.mean.to(data.xx) / prior.variance  # G

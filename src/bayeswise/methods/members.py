@@ -49,11 +49,12 @@ def each(value: Each, problem: Problem, groups: int = 0) -> float | Tensor:
         return value
     cache, key = problem.network.cache, ("each", value, problem.members, groups)
     if key not in cache:
-        cache[key] = _spread(value, problem, groups)
+        cache[key] = spread(value, problem, groups)
     return cache[key]
 
 
-def _spread(value: tuple[float, ...], problem: Problem, groups: int) -> Tensor:
+def spread(value: tuple[float, ...], problem: Problem, groups: int = 0) -> Tensor:
+    """One of several settings for each member (E·S, 1, …); they repeat."""
     members = problem.members or 1
     if members % len(value):
         raise ValueError(f"{len(value)} settings for {members} members: give one for all, or one for each")

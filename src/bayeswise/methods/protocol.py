@@ -8,7 +8,6 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import Generator, Tensor
 
-from bayeswise.networks import Network
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 
@@ -76,7 +75,7 @@ class Trials(Protocol):
         ...
 
     def log_lik(self, posterior: Posterior) -> Tensor:
-        """The mean log-likelihood of the rows that judge, (…,) for each data split."""
+        """The log-likelihood of the rows that judge, (…, R) with those of each data split."""
         ...
 
 
@@ -87,10 +86,6 @@ class Tunes(Protocol):
     @property
     def open(self) -> bool:
         """Whether something is left to choose."""
-        ...
-
-    def batch(self, network: Network, most: int) -> int:
-        """How many rows of at most so many a step should have."""
         ...
 
     def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> tuple[Any, tuple[str, ...]]:

@@ -1,11 +1,15 @@
 """What BALI chooses from the training rows alone, and how.
 
-1. Two races, for N_eff and for α: candidates train as members of one run on most of the rows; the one whose
-   predictions of the other rows are most likely is taken, for each data split by itself.
-2. A rehearsal: the run with these and all its starts, on most of the rows again. The other rows choose
-   the temperature, the scale of Σ: a layer's Σ is measured while the weights of all layers jitter, and what
-   several starts leave unexplained together is less than what each leaves, so that Σ mostly says too much.
+1. Two races, for N_eff and for α: candidates train as members of one short run on most of the rows. The
+   first candidate is taken, unless the other rows are more likely under another by more than one standard
+   error.
+2. Rehearsals: the run with these, of one length after another, on most of the rows again, until four times
+   as many steps are not worth it. The other rows choose the length and the temperature, the scale of Σ: what
+   several starts leave unexplained together is less than what each leaves, and where the functions drawn
+   spread they explain a part of the noise, so that Σ mostly says too much.
 3. The run itself, on all rows, with what was chosen.
+
+Data splits that train together choose each for itself: no row of one split has a say in another.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ from torch import Tensor
 
 from bayeswise.linalg import NumericalError
 from bayeswise.methods.accounts import words
-from bayeswise.methods.members import Each
+from bayeswise.methods.mean_update import MeanUpdate
+from bayeswise.methods.members import Each, each
 from bayeswise.methods.protocol import Trials
 from bayeswise.networks import Network
 from bayeswise.problem import Problem
@@ -28,8 +33,8 @@ from bayeswise.weights import Layerwise, Mixture
 if TYPE_CHECKING:
     from bayeswise.methods.bali import BALI
 
-WORDS = {"effective": "share of rows that count", "step_size": "step size", "temperature": "temperature"}
-LEAST_BATCH = 256  # rows of a step where layers are narrow
+WORDS = {"effective": "share of rows that count", "step_size": "step size", "steps": "steps"}
+CUT = 1.4  # a length is left out where the most that may be is not longer than this
 TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 5))  # 1/128 … 4
 
 
@@ -37,36 +42,41 @@ TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 5))  # 1/128 … 4
 class Tuning:
     """How BALI chooses: what is compared, and how much work a run is.
 
-    `rows` is how many rows a run sees, all its steps together. A network of at most `small` weights gets
-    `members` starts instead of one, and sees the data `passes` times if that is more, up to four times as
-    many rows. `shares` and `step_sizes` are the candidates for N_eff / N and α; `race` the share of the steps
-    after which they are compared.
+    A network of at most `small` weights gets `members` starts instead of one, and trains for one of the
+    `lengths`, in steps, as far as it sees no more than `rows` rows; a larger one for an eighth or a quarter
+    of these rows. `shares` and `step_sizes` are the candidates for N_eff / N and α, of each the first where
+    nothing speaks for another; they race for the shortest length. `rehearsal` is how many starts choose
+    length and temperature, and `worth` the held-out log-likelihood per row that a longer run must gain.
     """
 
-    rows: int = 640_000
-    passes: int = 100
+    lengths: tuple[int, ...] = (625, 2_500, 10_000)
+    rows: int = 2_560_000
     members: int = 4
     small: int = 50_000
     shares: tuple[float, ...] = (1.0, 0.25, 0.0625, 0.015625)
-    step_sizes: tuple[float, ...] = (1.0, 0.5, 0.2)
-    race: float = 0.5
+    step_sizes: tuple[float, ...] = (0.5, 1.0, 0.25)
+    rehearsal: int = 2
+    worth: float = 0.01
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
-        for name in ("rows", "passes", "members", "small"):
+        for name in ("rows", "members", "small", "rehearsal"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
-        for name in ("shares", "step_sizes"):
+        for name in ("lengths", "shares", "step_sizes"):
             values = getattr(self, name)
             if not values or not all(value > 0 for value in values):
                 raise ValueError(f"Tuning: {name} are candidates, one or more positive numbers, not {values}")
-        if not 0 < self.race <= 1:
-            raise ValueError(f"Tuning: race is a share of the steps, between 0 and 1, not {self.race}")
+        if not self.worth >= 0:
+            raise ValueError(f"Tuning: worth is a log-likelihood per row, not negative, not {self.worth}")
 
-    def steps(self, problem: Problem, batch: int) -> int:
-        """How many steps of so many rows a run is."""
-        more = min(self.passes * problem.n, 4 * self.rows) if self.is_small(problem.network) else 0
-        return max(1, round(max(self.rows, more) / max(batch, LEAST_BATCH)))
+    def steps(self, network: Network, batch: int) -> tuple[int, ...]:
+        """The lengths that are compared, in steps of so many rows; the last may be cut."""
+        most = max(1, self.rows // batch)
+        if not self.is_small(network):
+            return max(1, most // 8), max(1, most // 4)
+        shorter = [length for length in self.lengths if length < most / CUT]
+        return (*shorter, most) if len(shorter) < len(self.lengths) else self.lengths
 
     def starts(self, network: Network) -> int:
         """How many starts are worth their time."""
@@ -76,27 +86,26 @@ class Tuning:
         """Whether a run costs little."""
         return sum(view.size for view in network.layers) <= self.small
 
-    def batch(self, network: Network, most: int) -> int:
-        """Rows of a step, at most so many, else factorisations cost more than products."""
-        widest = max((view.inputs + view.outputs for view in network.layers), default=most)
-        return min(most, max(LEAST_BATCH, 2 * widest))
-
 
 def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> tuple[BALI, tuple[str, ...]]:
     """The method with nothing left open, and what was chosen why."""
-    own, notes = method.tuning, ()
-    method = replace(
-        method, steps=own.steps(problem, batch), members=method.members or own.starts(problem.network)
-    )
+    own, network, notes = method.tuning, problem.network, ()
+    lengths = own.steps(network, batch)
+    if isinstance(method.update, MeanUpdate) and problem.members is not None:
+        lengths = lengths[:1]  # it has one rate for all members
+    method = replace(method, steps=lengths[0], members=method.members or own.starts(network))
     if trials is None:
-        return method, ("no rows could be held out: N_eff and temperature are rules of thumb",)
+        method = replace(method, steps=lengths[min(1, len(lengths) - 1)])
+        return method, ("no rows could be held out: N_eff, steps and temperature are rules of thumb",)
     choices: dict[str, Callable[[BALI], tuple[BALI, str]]] = {
         "effective": lambda method: raced(method, "effective", own.shares, trials),
         "step_size": lambda method: raced(method, "step_size", own.step_sizes, trials),
-        "temperature": lambda method: rehearsed(method, trials),
+        "steps": lambda method: rehearsed(method, lengths, trials),
     }
     for name, choose in choices.items():
-        if getattr(method, name) is not None:
+        if name != "steps" and getattr(method, name) is not None:
+            continue
+        if name == "steps" and method.temperature is not None and len(lengths) == 1:
             continue
         try:
             method, note = choose(method)
@@ -113,37 +122,75 @@ def raced(
     candidates = replace(
         method,
         members=len(values),
-        steps=max(1, round(method.tuning.race * method.length)),
         temperature=1.0,
         **{name: tuple(value for value in values for _ in range(trials.members))},
     )
     posterior = trials.posterior(candidates, f"choosing the {WORDS[name]}")
     parts = posterior.weights.parts if isinstance(posterior.weights, Mixture) else (posterior.weights,)
-    found = torch.stack([trials.log_lik(replace(posterior, weights=part)) for part in parts])  # (C, …)
-    chosen = _best(values, found)
-    mean = found.reshape(len(values), -1).mean(1).tolist()  # over the splits
+    found = torch.stack([trials.log_lik(replace(posterior, weights=part)) for part in parts])  # (C, …, R)
+    chosen = _for_each(values, _clearly_best(found))
+    mean = found.flatten(1).mean(1).tolist()  # over rows and splits
     shown = ", ".join(f"{value:.3g}: {one:.3f}" for value, one in zip(values, mean, strict=True))
     why = f"{WORDS[name]} {words(chosen)} chosen {_by(trials)} ({shown})"
     return replace(method, **{name: chosen}), why
 
 
-def rehearsed(method: BALI, trials: Trials) -> tuple[BALI, str]:
-    """The temperature by the held-out likelihood of a whole run."""
-    posterior = trials.posterior(replace(method, temperature=1.0), "choosing the temperature")
+def rehearsed(method: BALI, lengths: tuple[int, ...], trials: Trials) -> tuple[BALI, str]:
+    """Length and temperature by the held-out likelihood of whole runs."""
+    stages: list[tuple[Tensor, Tensor]] = []  # rows (…, R) at the best temperature (…,), of each length
+    for length in lengths:
+        stages.append(_rehearsal(replace(method, steps=length), trials))
+        chosen = _worth_it(torch.stack([rows for rows, _ in stages]), method.tuning.worth)  # (…,)
+        if not bool((chosen == len(stages) - 1).any()):
+            break
+    warm = torch.stack([best for _, best in stages]).gather(0, chosen[None])[0]  # (…,)
+    steps = _for_each(lengths, chosen)
+    temperature = method.temperature or _for_each(TEMPERATURES, warm)
+    shown = ", ".join(f"{n}: {rows.mean():.3f}" for n, (rows, _) in zip(lengths, stages, strict=False))
+    why = f"{words(steps)} steps and temperature {words(temperature)} chosen {_by(trials)} ({shown})"
+    return replace(method, steps=steps, temperature=temperature), why
+
+
+def _rehearsal(method: BALI, trials: Trials) -> tuple[Tensor, Tensor]:
+    """The likelihoods of held-out rows (…, R), at the best of the temperatures (…,) or at the one given."""
+    starts = min(method.starts, method.tuning.rehearsal)
+    run = replace(method, members=starts, temperature=1.0)
+    posterior = trials.posterior(run, f"rehearsing {method.length} steps")
     assert isinstance(posterior.weights, Layerwise | Mixture)
-    tempered = [replace(posterior, weights=posterior.weights.tempered(t)) for t in TEMPERATURES]
-    found = torch.stack([trials.log_lik(one) for one in tempered])  # (C, …)
-    chosen = _best(TEMPERATURES, found)
-    best, plain = float(found.amax(0).mean()), float(found[TEMPERATURES.index(1.0)].mean())
-    why = f"temperature {words(chosen)} chosen {_by(trials)} ({best:.3f}, and {plain:.3f} at 1)"
-    return replace(method, temperature=chosen), why
+    given = method.temperature
+    scales = TEMPERATURES if given is None else (each(given, posterior.problem),)
+    tempered = [replace(posterior, weights=posterior.weights.tempered(t)) for t in scales]
+    found = torch.stack([trials.log_lik(one) for one in tempered])  # (C, …, R)
+    best = _largest(found.mean(-1))
+    return found.gather(0, best[None, ..., None].expand(1, *found.shape[1:]))[0], best
 
 
-def _best(values: Sequence[float], found: Tensor) -> Each:
-    """The value with the largest figure (C, …): one where there are no splits, else one for each."""
-    known = torch.where(found.isfinite(), found, -torch.inf)
-    best = [values[i] for i in known.argmax(0).reshape(-1).tolist()]
-    return best[0] if found.dim() == 1 else tuple(best)
+def _worth_it(found: Tensor, worth: float) -> Tensor:
+    """How far (…,) to go along the lengths of (L, …, R): as long as the next is clearly better."""
+    chosen = torch.zeros(found.shape[1:-1], dtype=torch.int64, device=found.device)
+    for k in range(1, len(found)):
+        better = _clearly_best(torch.stack([found[k - 1] + worth, found[k]])) == 1
+        chosen = torch.where((chosen == k - 1) & better, k, chosen)
+    return chosen
+
+
+def _clearly_best(found: Tensor) -> Tensor:
+    """The candidate under which rows (C, …, R) are most likely; the first, if no other is so by one error."""
+    gain = found - found[:1]
+    error = gain.std(-1) / gain.shape[-1] ** 0.5  # of the mean of paired differences
+    clear = (gain.mean(-1) > error) | ~found[:1].mean(-1).isfinite()  # or the first broke down
+    clear[0] = True
+    return _largest(torch.where(clear, found.mean(-1), -torch.inf))
+
+
+def _largest(found: Tensor) -> Tensor:
+    """Where the largest of (C, …) is; what is no number is never taken."""
+    return torch.where(found.isfinite(), found, -torch.inf).argmax(0)
+
+
+def _for_each(values: Sequence[float], best: Tensor) -> Each:
+    """The value at a place: one where there are no splits, else one for each."""
+    return values[int(best)] if best.dim() == 0 else tuple(values[i] for i in best.reshape(-1).tolist())
 
 
 def _by(trials: Trials) -> str:

@@ -83,7 +83,7 @@ class Update(Protocol[D]):
         ...
 
     def __call__(
-        self, prior: DiagonalPrior, data: D, batch: Targets, rate: float, weight: float | Tensor
+        self, prior: DiagonalPrior, data: D, batch: Targets, rate: float | Tensor, weight: float | Tensor
     ) -> D:
         """One step with rate γ, where a row of the batch counts `weight` times; it consumes `data`."""
         ...
@@ -104,7 +104,12 @@ class NaturalUpdate:
     exact = current
 
     def __call__(
-        self, prior: DiagonalPrior, data: RegressionStats, batch: Targets, rate: float, weight: float | Tensor
+        self,
+        prior: DiagonalPrior,
+        data: RegressionStats,
+        batch: Targets,
+        rate: float | Tensor,
+        weight: float | Tensor,
     ) -> RegressionStats:
         """(1 - γ) data + γ·weight·stats(x, y)."""
         return data.move_(rate, batch.stats(data.joint.dtype), weight)
