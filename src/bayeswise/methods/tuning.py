@@ -53,7 +53,7 @@ class Tuning:
     rows: int = 2_560_000
     members: int = 4
     small: int = 50_000
-    shares: tuple[float, ...] = (1.0, 0.25, 0.0625, 0.015625)
+    shares: tuple[float, ...] = (1.0, 4.0, 0.25, 0.0625, 0.015625)
     step_sizes: tuple[float, ...] = (0.5, 1.0, 0.25)
     rehearsal: int = 2
     worth: float = 0.01
