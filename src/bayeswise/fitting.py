@@ -316,6 +316,7 @@ def _warn_half(model: nn.Module, source: Any) -> None:
 
 
 def _warn_fixed(network: Network, method: Method[Any]) -> None:
+    network = network.with_elementwise() if getattr(method, "infers_elementwise", False) else network
     if network.fixed and not method.infers_all:
         warnings.warn(fixed_text(network, 6), FixedParametersWarning, stacklevel=3)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from torch import Generator, Tensor
 
 from bayeswise.likelihoods import Likelihood
 from bayeswise.linearised import MANY_OUTPUTS, LinearisedPredictive, Noise, packed
-from bayeswise.networks import Network, Params, evaluating, row_counts
+from bayeswise.networks import EmbeddingView, LayerView, Network, Params, evaluating, row_counts
 from bayeswise.networks.curvature import backward
 from bayeswise.networks.tangent import Tangent
 from bayeswise.predictive import KeptDraws, Predictive, checked_rng, draw_count
@@ -320,11 +321,18 @@ class GaussianRows:
             counts = row_counts(network, self.x.narrow(lead, 0, 1), lead)
         numbers = 0  # of one output's gradients
         for view in network.layers:
-            shared = counts[view.name] > 1
-            numbers += 0 if view.name == network.output_layer else view.size if shared else view.outputs
+            if view.name != network.output_layer:
+                numbers += _gradient_numbers(view, counts[view.name])
         held = 1 if self._marginal else network.outputs  # outputs whose gradients are held together
         row = (held * (numbers + 2 * network.outputs)) * network.dtype.itemsize * (problem.members or 1)
         return max(1, min(self.memory // 8, GAUSSIAN_BYTES) // row)
+
+
+def _gradient_numbers(view: LayerView, rows: int) -> int:
+    """Numbers of one output's gradient in a layer that has so many rows of an example."""
+    if rows == 1 or isinstance(view, EmbeddingView):  # of an embedding only the vectors that were picked
+        return math.prod(view.groups) * rows * view.outputs
+    return view.size
 
 
 def as_tensor(value: Any, name: str) -> Tensor:

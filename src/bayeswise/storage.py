@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bayeswise.likelihoods import Bernoulli, Categorical, Gaussian
-from bayeswise.networks import Network, is_mark, unwrap, view_of
+from bayeswise.networks import Network, elementwise_view, is_mark, unwrap, view_of
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem, Units
 from bayeswise.saving import SavedModelError, read_directory, write_directory
@@ -131,7 +131,8 @@ def _check_model(expected: dict[str, Tensor], model: nn.Module) -> None:
 
 def _view(name: str, model: nn.Module):
     modules = dict(model.named_modules())
-    view = view_of(name, modules[name]) if name in modules else None
+    module = modules.get(name, nn.Identity())
+    view = view_of(name, module) or elementwise_view(name, module)
     if view is None:
         raise SavedModelError(
             f'the model has no layer "{name}" of the kind that was saved; build the same model'

@@ -91,11 +91,11 @@ def test_held_out_rows_choose_as_a_sweep_does_and_the_network_trains_once():
     with torch.no_grad():
         model.weight.normal_(generator=torch.Generator().manual_seed(0))
     posterior = bw.fit(model, (x, y), bw.Gaussian(noise), method, standardise=False, seed=5, progress=False)
-    assert first.inits == [2 * 2, None]  # four parts in one run, then the run itself
+    assert first.inits == [3, None]  # three parts in one run, then the run itself
     problem_net = _network(model, (x, y), None, None)
     prepared, problem = _prepared((x, y), problem_net, bw.Gaussian(noise), method, None, None, False)
     trials = HeldOut.of(problem, prepared, 5, False, None)
-    assert trials is not None and trials.folds == 4 and trials.n == 16
+    assert trials is not None and trials.folds == 3 and trials.n == 12
     trained: Any = trials.posterior(first, "again").weights
     sweep = torch.zeros(len(CANDIDATES)).double()
     for k in range(4):
@@ -245,21 +245,29 @@ class Mixed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed, self.conv, self.norm = nn.Embedding(9, 4), nn.Conv1d(4, 6, 2), nn.BatchNorm1d(6)
+        self.place, self.padded = nn.Embedding(6, 4), nn.Embedding(9, 4, padding_idx=0)
+        self.batch, self.instance = (
+            nn.BatchNorm1d(6, track_running_stats=False),
+            nn.InstanceNorm1d(6, affine=True),
+        )
         self.hidden, self.unused, self.gru = nn.Linear(6, 5), nn.Linear(3, 3), nn.GRU(5, 5, batch_first=True)
         self.scale, self.out = nn.Parameter(torch.ones(5)), nn.Linear(5, O)
 
     def forward(self, x: Tensor) -> Tensor:
-        h = self.norm(self.conv(self.embed(x).mT)).mean(-1)
+        h = self.embed(x) + self.padded(x) + self.place(torch.arange(6))
+        h = self.instance(self.batch(self.norm(self.conv(h.mT)))).mean(-1)
         h = torch.tanh(self.hidden(h)) * self.scale
         return self.out(self.gru(h[:, None])[0][:, 0])
 
 
 FIXED = {
     "": "parameters of Mixed itself: scale",
-    "embed": "Embedding is an embedding",
-    "norm": "BatchNorm1d is a norm",
+    "place": "it has no rows of its own for every example",
+    "padded": "Embedding has a padding vector, which must stay",
+    "batch": "BatchNorm1d takes its statistics from the batch",
+    "instance": "InstanceNorm1d is none of the layers that can be inferred",
     "unused": "Linear is never called",
-    "gru": "GRU is no linear layer or convolution",
+    "gru": "GRU is none of the layers that can be inferred",
 }
 
 
@@ -284,10 +292,15 @@ def test_summary_has_a_line_for_every_layer(structure, members):
     word = {"kronecker": "Kronecker", "diagonal": "diagonal", "full": "full"}[structure]
     fixed = {name: f"fixed, {reason}" for name, reason in FIXED.items()}
     inferred = {"conv": f"{word} 9 x 6", "hidden": f"{word} 7 x 5", "out": f"{word} 6 x 3"}
+    own = "diagonal" if structure == "kronecker" else word  # norms and embeddings
+    inferred |= {"embed": f"{own} 9 x 4", "norm": f"{own} 6 x 2 x 1"}
     assert lines() == inferred | fixed
     assert not any(m._forward_pre_hooks for m in model.modules())
     assert lines(subset="last") == inferred | fixed | {
         "conv": "fixed, not in the subset",
         "hidden": "fixed, not in the subset",
+        "embed": "fixed, not in the subset",
+        "norm": "fixed, not in the subset",
     }
-    assert lines(select=["conv", "out"]) == inferred | fixed | {"hidden": "fixed, not selected"}
+    left = dict.fromkeys(("hidden", "embed", "norm", "place"), "fixed, not selected")
+    assert lines(select=["conv", "out"]) == inferred | fixed | left

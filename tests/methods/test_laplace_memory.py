@@ -31,6 +31,23 @@ def cnn() -> tuple[nn.Module, Tensor]:
     )
 
 
+class Sentences(nn.Module):
+    """A table of words, of which a row has few, and norms of positions and of channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.layer, self.hidden = nn.Embedding(60, 8), nn.LayerNorm(8), nn.Linear(8, 12)
+        self.batch, self.last = nn.BatchNorm1d(12), nn.Linear(12, OUTPUTS)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.hidden(self.layer(self.words(x))).tanh().mean(1)
+        return self.last(self.batch(h).tanh())
+
+
+def sentences() -> tuple[nn.Module, Tensor]:
+    return Sentences(), torch.randint(60, (256, 6), generator=torch.Generator().manual_seed(0))
+
+
 def peak(run: Callable[[], Any]) -> int:
     """The most bytes held at one time beyond those at the start."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as done:
@@ -48,7 +65,7 @@ def size(tensors: dict[str, Tensor]) -> int:
     return sum(value.numel() * value.element_size() for value in tensors.values())
 
 
-@pytest.mark.parametrize("make", [mlp, cnn])
+@pytest.mark.parametrize("make", [mlp, cnn, sentences])
 @pytest.mark.parametrize("structure", STRUCTURES, ids=lambda s: s.word)
 @pytest.mark.parametrize("subset", [None, "last"])
 def test_the_estimate_is_what_the_tensors_take(make, structure, subset, monkeypatch):
@@ -74,6 +91,21 @@ def test_the_estimate_is_what_the_tensors_take(make, structure, subset, monkeypa
     whole = found.state + max(step, finish)
     assert whole / 2 < found.peak < 2 * whole
     assert found.weights == sum(view.size for view in made[0].problem.network.layers)
+
+
+@pytest.mark.parametrize("structure", [bw.Kronecker(), bw.Diagonal()], ids=lambda s: s.word)
+def test_a_large_table_of_words_is_never_held_for_every_row(structure, monkeypatch):
+    """A step and a prediction take a few times the table, not rows x classes x words."""
+    monkeypatch.setattr("bayeswise.methods.laplace.require_trained", lambda *_: None)
+    words = 20_000
+    model = nn.Sequential(nn.Embedding(words, 8), nn.LayerNorm(8), nn.Flatten(), nn.Linear(48, OUTPUTS))
+    x = torch.randint(words, (64, 6), generator=torch.Generator().manual_seed(0))
+    data, table = (x, torch.arange(64) % OUTPUTS), 8 * 8 * words  # bytes in float64
+    method, made = bw.Laplace(structure=structure, precision=1.0), []
+    assert method.estimate_memory(model, x).peak < 12 * table
+    fitted = peak(lambda: made.append(bw.fit(model, data, bw.Categorical(), method, progress=False)))
+    assert fitted < 12 * table  # 64 x 10 x the table were 640 times as much
+    assert peak(lambda: made[0].predict(x).mean) < 15 * table
 
 
 def test_a_smaller_batch_and_fewer_columns_take_less():

@@ -158,8 +158,10 @@ def test_tied_parameters_are_refused_by_name():
 
 def test_one_module_used_twice_is_one_layer():
     fc = nn.Linear(I, I)
+    weight = fc.weight
     network = look(nn.Sequential(fc, nn.Tanh(), fc, nn.Linear(I, O)))
     assert [layer.name for layer in network.layers] == ["0", "3"] and not network.fixed
+    assert fc.weight is weight  # the module is as before
 
 
 def test_select_by_names_function_or_one_name():

@@ -9,7 +9,7 @@ from typing import Any
 
 Line = Mapping[str, Any]
 
-ALIKE = ("configuration", "network", "steps", "draws", "data")  # of lines that may be averaged
+ALIKE = ("configuration", "network", "draws", "data")  # of lines that may be averaged
 GROUP = ("task", "dataset", "other", "method", "settings")  # `other`: the data set that a task compares with
 
 

@@ -3,6 +3,7 @@ r"""Zero-mean Gaussians over weights, given by curvature and prior precision: N(
 Each knows its log-determinant, how to apply the root of its covariance to noise, how many directions the data
 determine, γ = tr G (G + δ)⁻¹, and what it makes of a linear function of the weights. For one layer, W (I, O),
 rows x and output gradients g, that function is Σ_t xᵀ g W; `features` are vectors φ with covariance φ φ'ᵀ.
+The diagonal form also takes one-hot rows that are held as places, x (…, B, T, 1) (see `linalg/picks.py`).
 
 | form | G | root times noise z |
 |---|---|---|
@@ -21,7 +22,17 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from bayeswise.linalg import factorise, logdet, solve_lower, solve_lower_t
+from bayeswise.linalg import (
+    factorise,
+    first_alike,
+    is_picks,
+    logdet,
+    merged,
+    picked,
+    scattered,
+    solve_lower,
+    solve_lower_t,
+)
 
 Features = Callable[[Tensor], Tensor]  # g (…, B, T, O) -> φ (…, B, F)
 
@@ -164,7 +175,10 @@ class DiagonalGaussian(_Spectral):
         return noise * self.variance.sqrt().to(noise)
 
     def features(self, x: Tensor) -> Features:
-        """φ_j = sqrt(Σ_i x_i² / (l + δ)_ij) g_j."""
+        """φ_j = sqrt(Σ_i x_i² / (l + δ)_ij) g_j; of places φ_tj = Σ g_j / sqrt(l + δ), each once."""
+        if is_picks(x):
+            first, own = first_alike(x), self._picked_std(x)
+            return lambda g: (merged(first, g) * own.to(g)).flatten(-2)
         if x.shape[-2] > 1:
             return self.joint_features(x)
         scale = (x.squeeze(-2).square() @ self.variance.to(x)).sqrt()  # (…, B, O)
@@ -172,8 +186,16 @@ class DiagonalGaussian(_Spectral):
 
     def joint_features(self, x: Tensor) -> Features:
         """φ_ij = Σ_t x_i g_j / sqrt(l + δ)_ij."""
-        std = self.variance.sqrt().to(x)[..., None, :, :]
+        std = self.variance.sqrt()[..., None, :, :]
+        if is_picks(x):
+            return lambda g: (scattered(x, g, std.shape[-2]) * std.to(g)).flatten(-2)
+        std = std.to(x)
         return lambda g: (x.mT @ g * std).flatten(-2)
+
+    def _picked_std(self, x: Tensor) -> Tensor:
+        """1 / sqrt(l + δ) of the places x (…, B, T, 1), (…, B, T, O)."""
+        rows = x.flatten(-3, -2)
+        return picked(self.variance.sqrt(), rows).unflatten(-2, x.shape[-3:-1])
 
     def at_output(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """V = x² / (l + δ), Q = 1."""

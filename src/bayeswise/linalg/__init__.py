@@ -8,6 +8,7 @@ from bayeswise.linalg.cholesky import (
     factorise,
     safe_cholesky,
 )
+from bayeswise.linalg.picks import first_alike, is_picks, merged, picked, scattered
 from bayeswise.linalg.products import (
     gram,
     logdet,
@@ -24,11 +25,16 @@ __all__ = [
     "NumericalWarning",
     "condition",
     "factorise",
+    "first_alike",
     "gram",
+    "is_picks",
     "logdet",
+    "merged",
     "multidigamma",
     "multigammaln",
+    "picked",
     "safe_cholesky",
+    "scattered",
     "solve_lower",
     "solve_lower_right",
     "solve_lower_t",

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bayeswise.distributions import DiagonalGaussian
 from bayeswise.linalg import NumericalError, logdet, safe_cholesky
 from bayeswise.linearised import Link
 from bayeswise.methods.accounts import words
@@ -197,9 +198,16 @@ def notes(fit: Fit, weights: Weights, delta: Mapping[str, Tensor]) -> tuple[str,
     lead = fit.log_lik.dim()
     gamma, lines = weights.determined(lead), []
     for name, m in fit.means.items():
-        shape = " x ".join(map(str, m.shape[lead:]))
+        form = f"{_word(fit, weights, name)} {' x '.join(map(str, m.shape[lead:]))}"
         lines.append(
-            f'layer "{name}": {fit.structure.word} {shape}, prior precision {float(delta[name].mean()):.3g}, '
+            f'layer "{name}": {form}, prior precision {float(delta[name].mean()):.3g}, '
             f"{float(gamma[name].mean()):.1f} of {m.shape[lead:].numel()} directions determined by the data"
         )
     return tuple(lines)
+
+
+def _word(fit: Fit, weights: Weights, name: str) -> str:
+    """What a layer's block is."""
+    if isinstance(weights, LayerGaussians) and isinstance(weights.layers[name], DiagonalGaussian):
+        return "diagonal"
+    return fit.structure.word

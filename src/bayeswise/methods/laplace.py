@@ -88,6 +88,11 @@ class Laplace:
         return False
 
     @property
+    def infers_elementwise(self) -> bool:
+        """Norms and embeddings are inferred too, where the subset has them."""
+        return True
+
+    @property
     def starts_from_model(self) -> bool:
         """The module's weights are the centre."""
         return self.first is None or self.first.starts_from_model
@@ -146,9 +151,9 @@ class Laplace:
 
     def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> tuple[Laplace, tuple[str, ...]]:
         """The precision under which held-out rows are most likely, from one trial; names for a mask."""
-        method = self
+        method, network = self, problem.network.with_elementwise()
         if is_mask(self.subset):
-            method = replace(self, subset=layer_names(self.subset, problem.network, "Laplace"))
+            method = replace(self, subset=layer_names(self.subset, network, "Laplace"))
         if not method._holds_out or not isinstance(method.precision, Validation):
             return method, ()
         if trials is None:
@@ -244,10 +249,10 @@ class Laplace:
     # -------------------------------------------------------------------------------- what is asked for
 
     def _chosen(self, problem: Problem) -> Problem:
-        """The problem of the layers in the subset; found once."""
-        network = problem.network
+        """The problem of the layers in the subset, norms and embeddings among them; found once."""
+        network = problem.network.with_elementwise()
         if self.subset is None:
-            return problem
+            return replace(problem, network=network)
         names = layer_names(self.subset, network, "Laplace")
         if ("laplace", names) not in network.cache:
             network.cache["laplace", names] = network.only(names)

@@ -13,7 +13,15 @@ from torch import nn
 from bayeswise.data import BATCH
 from bayeswise.methods.structures import Diagonal, Full, Kronecker, LayerSize, Sizes, Structure
 from bayeswise.methods.subsets import layer_names
-from bayeswise.networks import Network, Select, discover, evaluating, row_counts
+from bayeswise.networks import (
+    EmbeddingView,
+    Network,
+    Select,
+    discover,
+    evaluating,
+    is_elementwise,
+    row_counts,
+)
 from bayeswise.networks.curvature import GaussNewton
 from bayeswise.posterior import as_tensor, prepared_inputs
 
@@ -58,7 +66,7 @@ def estimated(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     x = prepared_inputs(x, x.dtype if x.dtype not in HALF else torch.float32, device)
     with torch.inference_mode(False), evaluating(model):
-        network = discover(model, x, select)
+        network = discover(model, x, select).with_elementwise()
         rows = row_counts(network, x, 0)
     look = Look(method, network, rows, len(x), batch_size or len(x))
     free = free_bytes(device) if free is None else free
@@ -99,8 +107,10 @@ class Look:
                 view.outputs,
                 view.groups[0] if view.groups else 1,
                 self.rows[view.name] * self.batch // self.seen,
+                1 if isinstance(view, EmbeddingView) else view.inputs,
                 self.rows[view.name] > self.seen,
                 view.name == self.network.output_layer,
+                is_elementwise(view),
             )
             for view in self.network.layers
             if view.name in names

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _NormBase
+from torch import Tensor
 
 from bayeswise.methods.protocol import Data
-from bayeswise.networks import Network, evaluating, view_of
+from bayeswise.networks import Network, evaluating, unsuited, view_of
 from bayeswise.problem import Problem
-
-NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, getattr(nn, "RMSNorm", nn.LayerNorm))  # it came in torch 2.4
-EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 def fixed_layers(problem: Problem, chosen: Network, data: Data) -> tuple[str, ...]:
@@ -35,17 +31,15 @@ def _reason(where: str, own: list[str], network: Network, called: set[str]) -> s
     kind = type(module).__name__
     if where not in called:
         return f"{kind} is never called"
-    if any(layer.name == where for layer in network.layers):
+    if any(layer.name == where for layer in (*network.layers, *network.elementwise)):
         return "not in the subset"
-    if isinstance(module, NORMS):
-        return f"{kind} is a norm"
-    if isinstance(module, EMBEDDINGS):
-        return f"{kind} is an embedding"
+    if where in network.barred:
+        return network.barred[where]
     if view_of(where, module) is not None:
         return "not selected"
     if next(module.children(), None) is not None:
         return f"parameters of {kind} itself: {', '.join(name.rpartition('.')[2] for name in own)}"
-    return f"{kind} is no linear layer or convolution"
+    return unsuited(module) or f"{kind} cannot be inferred"
 
 
 def _called(network: Network, x: Tensor, lead: int) -> set[str]:

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from bayeswise.distributions import DenseGaussian, DiagonalGaussian, KroneckerGaussian, LowRankGaussian
+from bayeswise.distributions import (
+    DenseGaussian,
+    DiagonalGaussian,
+    KroneckerGaussian,
+    LayerGaussian,
+    LowRankGaussian,
+)
 from bayeswise.linearised import Link
-from bayeswise.networks import Network, Params
-from bayeswise.networks.curvature import CHUNK_NUMBERS, Backward, diagonal, full, left_factors, right_factors
+from bayeswise.networks import LayerView, Network, Params, is_elementwise
+from bayeswise.networks.curvature import (
+    CHUNK_NUMBERS,
+    Backward,
+    diagonal,
+    full,
+    left_factors,
+    right_factors_and_diagonal,
+)
 from bayeswise.weights import JointGaussian, LayerGaussians
 from bayeswise.weights.curved import flat_precision, inner
 
@@ -38,8 +51,10 @@ class LayerSize:
     outputs: int
     groups: int
     rows: int
+    row: int  # numbers that a row is held as
     shared: bool  # more than one row for each example
     is_output: bool
+    elementwise: bool
 
     @property
     def weights(self) -> int:
@@ -50,6 +65,10 @@ class LayerSize:
     def signals(self) -> int:
         """Numbers of the gradients of its outputs, for one column."""
         return self.groups * self.rows * self.outputs
+
+    def gradients(self, examples: int) -> int:
+        """Numbers of the gradients of single examples; of places those that are picked."""
+        return self.signals if self.row < self.inputs else examples * self.weights
 
 
 @dataclass(frozen=True)
@@ -66,10 +85,16 @@ class Sizes:
         """Of all layers."""
         return sum(layer.weights for layer in self.layers)
 
+    def parted(self) -> tuple[Sizes, Sizes]:
+        """The layers that are regressions, and those that are not."""
+        own = tuple(layer for layer in self.layers if not layer.elementwise)
+        others = tuple(layer for layer in self.layers if layer.elementwise)
+        return replace(self, layers=own), replace(self, layers=others)
+
     @property
     def forward(self) -> int:
         """Numbers that a pass forward holds: of these layers rows, outputs twice and what comes behind."""
-        kept = sum(layer.groups * layer.rows * layer.inputs + 3 * layer.signals for layer in self.layers)
+        kept = sum(layer.groups * layer.rows * layer.row + 3 * layer.signals for layer in self.layers)
         return kept + 2 * self.examples * self.width
 
 
@@ -118,7 +143,8 @@ class Structure(Protocol):
 class Kronecker:
     """Every layer's block as the product of two small matrices, (Σ x xᵀ) ⊗ (Σ g gᵀ) / R.
 
-    `bias` "joint" keeps the covariance between a layer's weights and its bias, "apart" drops it.
+    `bias` "joint" keeps the covariance between a layer's weights and its bias, "apart" drops it. Norms and
+    embeddings have the exact diagonal.
     """
 
     bias: Literal["joint", "apart"] = "joint"
@@ -131,9 +157,12 @@ class Kronecker:
             raise ValueError(f'Kronecker: bias is "joint" or "apart", not {self.bias!r}')
 
     def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
-        """Two factors for each layer, and its rows."""
+        """Two factors for each layer, and its rows; of norms and embeddings the diagonal."""
         sums: Params = {}
         for view in network.layers:
+            if is_elementwise(view):
+                sums[f"{view.name}/diagonal"] = _of_weights(network, view, lead)
+                continue
             own = (*lead, *view.groups)
             sums[f"{view.name}/left"] = _zeros(network, *own, view.inputs, view.inputs)
             sums[f"{view.name}/right"] = _zeros(network, *own, view.outputs, view.outputs)
@@ -142,21 +171,29 @@ class Kronecker:
 
     def add_(self, sums: Params, batch: Columns) -> None:
         """The output's layer needs no backward pass where Σ s sᵀ is known."""
-        done, last, right = batch.done, batch.output_layer, {}
+        done, last, known = batch.done, batch.output_layer, {}
         if last is not None and last in done.rows and batch.known is not None:
-            right, done = {last: batch.known}, done.without(last)
-        right |= right_factors(done, batch.columns)
-        for name, left in left_factors(batch.done).items():
+            known, done = {last: batch.known}, done.without(last)
+        elementwise = [name for name in done.rows if f"{name}/diagonal" in sums]
+        right, squares = right_factors_and_diagonal(done, batch.columns, elementwise)
+        right |= known
+        for name, left in left_factors(batch.done.without(*elementwise)).items():
             sums[f"{name}/left"] += left
             sums[f"{name}/right"] += right[name]
             sums[f"{name}/rows"] += batch.done.rows[name].shape[-2]
+        for name in elementwise:
+            sums[f"{name}/diagonal"] += squares[name]
 
     def gaussian(
         self, sums: Params, means: dict[str, Tensor], precision: Precision, link: Link | None
     ) -> LayerGaussians:
         """In the eigenbasis of the factors."""
-        layers = {}
-        for name in means:
+        layers: dict[str, LayerGaussian] = {}
+        for name, mean in means.items():
+            if f"{name}/diagonal" in sums:
+                squares = sums[f"{name}/diagonal"].clone()
+                layers[name] = DiagonalGaussian(squares, inner(precision[name], mean))
+                continue
             left, right, rows = (sums[f"{name}/{part}"] for part in ("left", "right", "rows"))
             left = _apart(left, rows) if self.bias == "apart" else left
             layers[name] = KroneckerGaussian.of(left, right, rows, inner(precision[name], left))
@@ -164,11 +201,15 @@ class Kronecker:
 
     def numbers(self, sizes: Sizes) -> Numbers:
         """Factors, their eigenvectors and values; the gradients of several columns at once."""
-        factors = sum(k.groups * (k.inputs**2 + k.outputs**2) for k in sizes.layers)
-        signals = [k.signals for k in sizes.layers if not k.is_output] or [0]
+        own, others = sizes.parted()
+        factors = sum(k.groups * (k.inputs**2 + k.outputs**2) for k in own.layers)
+        signals = [k.signals for k in own.layers if not k.is_output] or [0]
         held = min(sizes.columns, CHUNK_NUMBERS // max(1, *signals) + 1)
         step = sizes.forward + held * (sum(signals) + max(signals))
-        return Numbers(factors, step, factors + 2 * sizes.weights)
+        if others.layers:
+            apart = Diagonal().numbers(others)
+            step += apart.step - others.forward
+        return Numbers(factors + others.weights, step, factors + 2 * sizes.weights)
 
 
 def _apart(left: Tensor, rows: Tensor) -> Tensor:
@@ -190,10 +231,7 @@ class Diagonal:
 
     def empty(self, network: Network, lead: tuple[int, ...]) -> Params:
         """Zeros of the weights' shape."""
-        return {
-            view.name: _zeros(network, *lead, *view.groups, view.inputs, view.outputs)
-            for view in network.layers
-        }
+        return {view.name: _of_weights(network, view, lead) for view in network.layers}
 
     def add_(self, sums: Params, batch: Columns) -> None:
         """Squared gradients."""
@@ -213,7 +251,7 @@ class Diagonal:
     def numbers(self, sizes: Sizes) -> Numbers:
         """One for each weight; gradients of single examples only where rows are shared."""
         own = [k for k in sizes.layers if k.shared]
-        apart = max((min(CHUNK_NUMBERS, sizes.examples * k.weights) for k in own), default=0)
+        apart = max((min(CHUNK_NUMBERS, k.gradients(sizes.examples)) for k in own), default=0)
         step = sizes.forward + 2 * sum(k.signals for k in sizes.layers) + 2 * apart
         return Numbers(sizes.weights, step, 2 * sizes.weights)
 
@@ -316,3 +354,8 @@ class LowRank:
 
 def _zeros(network: Network, *shape: int) -> Tensor:
     return torch.zeros(shape, dtype=torch.float64, device=network.device)
+
+
+def _of_weights(network: Network, view: LayerView, lead: tuple[int, ...]) -> Tensor:
+    """Zeros (…, I, O)."""
+    return _zeros(network, *lead, *view.groups, view.inputs, view.outputs)

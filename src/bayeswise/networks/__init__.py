@@ -2,6 +2,7 @@
 
 from bayeswise.networks.convolutions import ConvolutionView
 from bayeswise.networks.discovery import discover, vectorises
+from bayeswise.networks.elementwise import EmbeddingView, NormView, elementwise_view, is_elementwise, unsuited
 from bayeswise.networks.marks import is_mark, mask_key, noise_keys
 from bayeswise.networks.network import Network, Params, Select, compute_dtype, evaluating, in_mode, unwrap
 from bayeswise.networks.normalisation import norms_with_statistics, renew_statistics
@@ -19,19 +20,23 @@ from bayeswise.networks.views import VIEWS, LayerView, LinearView, view_of
 __all__ = [
     "VIEWS",
     "ConvolutionView",
+    "EmbeddingView",
     "LayerSignal",
     "LayerView",
     "LinearView",
     "LocalNoise",
     "Network",
+    "NormView",
     "Params",
     "Select",
     "Signals",
     "call_shapes",
     "compute_dtype",
     "discover",
+    "elementwise_view",
     "evaluating",
     "in_mode",
+    "is_elementwise",
     "is_mark",
     "layer_signals",
     "mask_key",
@@ -40,6 +45,7 @@ __all__ = [
     "renew_statistics",
     "is_fed_by_data",
     "row_counts",
+    "unsuited",
     "unwrap",
     "vectorises",
     "view_of",

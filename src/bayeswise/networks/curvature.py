@@ -13,19 +13,20 @@ example (T > 1 for convolutions, sequences and layers that are used again):
     diagonal    Σ_n Σ_s (Σ_t x g)²
     Kronecker   (Σ x xᵀ) ⊗ (Σ Σ_s g gᵀ) / R,  R = N T              every shared position is a row of its own
 
+Norms and embeddings (`networks/elementwise.py`) have such rows too, and a diagonal beside others' factors.
 All are sums over rows: batches add in any split. No array of batch x outputs x parameters is ever formed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
 from torch import Generator, Tensor
 
-from bayeswise.linalg import gram
+from bayeswise.linalg import first_alike, gram, is_picks, merged, scattered
 from bayeswise.networks.network import Network, Params
 from bayeswise.networks.signals import by_call, recorded
 
@@ -114,23 +115,26 @@ class Backward:
     """A pass forward, and one backward pass for each column that is asked for."""
 
     output: Tensor  # f (…, B, O)
-    rows: dict[str, Tensor]  # x (…, R, I) by layer, one example after another
+    rows: dict[str, Tensor]  # x (…, R, I) by layer, one example after another; of embeddings places (…, R, 1)
     back: Callable[[Tensor], Gradients]  # s (…, B, O) -> g of every layer
+    inputs: dict[str, int]  # I by layer
 
     @property
     def examples(self) -> int:
         """B."""
         return self.output.shape[-2]
 
-    def without(self, name: str | None) -> Backward:
-        """The same, blind for one layer."""
-        rows = {key: x for key, x in self.rows.items() if key != name}
-        return Backward(self.output, rows, lambda s: {k: g for k, g in self.back(s).items() if k != name})
+    def without(self, *names: str | None) -> Backward:
+        """The same, blind for some layers."""
+        rows = {key: x for key, x in self.rows.items() if key not in names}
+        return replace(
+            self, rows=rows, back=lambda s: {k: g for k, g in self.back(s).items() if k not in names}
+        )
 
     def per_example(self, name: str, g: Tensor) -> Tensor:
         """Σ_t x g of every example, (…, B, I, O)."""
         x, g = self.rows[name].unflatten(-2, (self.examples, -1)), g.unflatten(-2, (self.examples, -1))
-        return x.mT @ g
+        return scattered(x, g, self.inputs[name]) if is_picks(x) else x.mT @ g
 
     def flat(self, grads: Gradients) -> Tensor:
         """J_nᵀ s of every example, all layers one after another: (…, B, P)."""
@@ -140,13 +144,17 @@ class Backward:
 
     def blocks(self, grads: Gradients) -> Iterator[Tensor]:
         """The same for a few examples at a time, so that few numbers are held."""
-        size = sum(self.rows[name].shape[-1] * g.shape[-1] for name, g in grads.items())
+        size = sum(self.inputs[name] * self._outputs(g) for name, g in grads.items())
         per = self.examples if self.examples * size <= CHUNK_NUMBERS else max(1, CHUNK_NUMBERS // size)
         for start in range(0, self.examples, per):
             part = slice(start, min(start + per, self.examples))
             rows = {name: _part(x, part, self.examples) for name, x in self.rows.items()}
-            few = Backward(self.output[..., part, :], rows, self.back)
+            few = replace(self, output=self.output[..., part, :], rows=rows)
             yield few.flat({name: _part(g, part, self.examples) for name, g in grads.items()})
+
+    def _outputs(self, g: Tensor) -> int:
+        """O of all the regressions that a layer has side by side."""
+        return g.shape[-1] * g.shape[self.output.dim() - 2 : -2].numel()
 
 
 def beside(features: Tensor, lead: int) -> Tensor:
@@ -180,7 +188,7 @@ def backward(network: Network, params: Params, x: Tensor, lead: int = 0) -> Back
         return {k: joined(k, [views[k].output_rows(g, lead) for g in of]) for k, of in grads.items()}
 
     rows = {view.name: joined(view.name, [rows for rows, _ in tape[view.name]]) for view in network.layers}
-    return Backward(f.detach(), rows, back)
+    return Backward(f.detach(), rows, back, {view.name: view.inputs for view in network.layers})
 
 
 def _by_example(parts: list[Tensor], examples: int, name: str) -> Tensor:
@@ -206,20 +214,34 @@ def left_factors(done: Backward) -> dict[str, Tensor]:
 
 def right_factors(done: Backward, columns: Iterator[Tensor]) -> dict[str, Tensor]:
     """Σ Σ_s g gᵀ of every layer, (…, O, O)."""
-    total: dict[str, Tensor] = {}
-    for some in _together(columns if done.rows else iter(()), done):
+    return right_factors_and_diagonal(done, columns, ())[0]
+
+
+def right_factors_and_diagonal(
+    done: Backward, columns: Iterator[Tensor], elementwise: Collection[str]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Σ Σ_s g gᵀ of every layer, but the diagonal of those that are named: from the same backward passes."""
+    squares, total = Squares(done), {}
+
+    def gradients() -> Iterator[Gradients]:
+        for s in columns if done.rows else ():
+            grads = done.back(s)
+            squares.add_({name: grads.pop(name) for name in elementwise})
+            yield grads
+
+    for some in _together(gradients()):
         for name in some[0]:
             found = gram(torch.cat([grads[name] for grads in some], -2))  # one product for several columns
             total[name] = total[name].add_(found) if name in total else found
-    return total
+    return total, squares.sums()
 
 
-def _together(columns: Iterator[Tensor], done: Backward) -> Iterator[list[Gradients]]:
+def _together(gradients: Iterator[Gradients]) -> Iterator[list[Gradients]]:
     """The gradients of as many columns as may be held at once."""
     held: list[Gradients] = []
-    for s in columns:
-        held.append(done.back(s))
-        if len(held) * max(g.numel() for g in held[0].values()) > CHUNK_NUMBERS:
+    for grads in gradients:
+        held.append(grads)
+        if len(held) * max((g.numel() for g in grads.values()), default=0) > CHUNK_NUMBERS:
             yield held
             held = []
     if held:
@@ -228,18 +250,51 @@ def _together(columns: Iterator[Tensor], done: Backward) -> Iterator[list[Gradie
 
 def diagonal(done: Backward, columns: Iterator[Tensor]) -> dict[str, Tensor]:
     """Σ_n Σ_s (Σ_t x g)² of every layer, (…, I, O)."""
-    single = [name for name, x in done.rows.items() if x.shape[-2] == done.examples]
-    squares: dict[str, Tensor] = {}  # Σ_s g² of the layers with one row for each example
-    total: dict[str, Tensor] = {}
+    squares = Squares(done)
     for s in columns:
-        for name, g in done.back(s).items():
-            if name in single:
-                squares[name] = squares[name].addcmul_(g, g) if name in squares else g.square()
+        squares.add_(done.back(s))
+    return squares.sums()
+
+
+@dataclass(frozen=True)
+class Squares:
+    """Σ_n Σ_s (Σ_t x g)², one column after another."""
+
+    done: Backward
+    total: dict[str, Tensor] = field(default_factory=dict)  # (…, I, O), or Σ_s g² of rows that stand alone
+    first: dict[str, Tensor] = field(default_factory=dict)  # of places, the first of those that are alike
+
+    def add_(self, grads: Gradients) -> None:
+        """Add a column."""
+        for name, g in grads.items():
+            if self._stand_alone(name):
+                g = self._merged(name, g) if is_picks(self.done.rows[name]) else g
+                self.total[name] = self.total[name].addcmul_(g, g) if name in self.total else g.square()
             else:
-                found = _squared_gradients(done.rows[name], g, done.examples)
-                total[name] = total[name].add_(found) if name in total else found
-    total |= {name: done.rows[name].square().mT @ squares[name] for name in single}
-    return {name: total[name] for name in done.rows}
+                found = _squared_gradients(self.done.rows[name], g, self.done.examples)
+                self.total[name] = self.total[name].add_(found) if name in self.total else found
+
+    def sums(self) -> dict[str, Tensor]:
+        """Those of the columns so far, (…, I, O) by layer."""
+        return {name: self._sum(name, self.total[name]) for name in self.done.rows if name in self.total}
+
+    def _sum(self, name: str, total: Tensor) -> Tensor:
+        x = self.done.rows[name]
+        if is_picks(x):
+            return scattered(x, total, self.done.inputs[name])
+        return x.square().mT @ total if self._stand_alone(name) else total
+
+    def _stand_alone(self, name: str) -> bool:
+        """Whether an example has one row; or, where rows pick places, one for each place."""
+        x = self.done.rows[name]
+        return x.shape[-2] == self.done.examples or is_picks(x)
+
+    def _merged(self, name: str, g: Tensor) -> Tensor:
+        """The sums of an example's rows that are alike, (…, R, O)."""
+        apart = (self.done.examples, -1)
+        if name not in self.first:
+            self.first[name] = first_alike(self.done.rows[name].unflatten(-2, apart))
+        return merged(self.first[name], g.unflatten(-2, apart)).flatten(-3, -2)
 
 
 def _squared_gradients(x: Tensor, g: Tensor, examples: int) -> Tensor:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from bayeswise.networks.network import Network, Params, Select, as_rows, choose_layers, compute_dtype, unwrap
+from bayeswise.networks.elementwise import elementwise_view
+from bayeswise.networks.network import (
+    Network,
+    Params,
+    Select,
+    as_rows,
+    choose_layers,
+    compute_dtype,
+    unwrap,
+)
 from bayeswise.networks.signals import hooked
 from bayeswise.networks.views import LayerView
 
@@ -40,6 +49,7 @@ def discover(module: nn.Module, x: Tensor, select: Select = None, members: bool 
     output_layer = _output_layer(out, named, lambda view: _returned(module, view, values, x))
     network = Network(module, layers, constants, dtype, rows.shape[-1], output_layer, True)
     network = replace(network, changes_input=given._version > 0, width=max(sizes) // len(x))
+    network = _with_elementwise(network, values, x, select)
     wholly = replace(network, constants={})
     return replace(
         network,
@@ -84,7 +94,7 @@ def _run(
         return z.clone()
 
     with torch.enable_grad(), hooked(module, views, on_output):
-        return functional_call(module, _copies(values), (x,)), calls
+        return _called(module, values, x), calls
 
 
 @contextmanager
@@ -103,9 +113,13 @@ def _sizes(module: nn.Module) -> Iterator[list[int]]:
             handle.remove()
 
 
-def _copies(values: Params) -> Params:
-    """Values for one forward pass, which may move its buffers."""
-    return {name: value.clone() for name, value in values.items()}
+def _called(module: nn.Module, values: Params, x: Tensor) -> Any:
+    """The module's output with copies of these values in place of its own: a pass may move its buffers.
+
+    `functional_call` would leave them behind in a module that stands at two places.
+    """
+    copies = {name: value.clone() for name, value in values.items()}
+    return Network(module, (), {}, x.dtype, 0, None, False).run(copies, {}, x)
 
 
 def _returned(module: nn.Module, view: LayerView, values: Params, x: Tensor) -> bool:
@@ -118,7 +132,7 @@ def _returned(module: nn.Module, view: LayerView, values: Params, x: Tensor) -> 
 
     with torch.no_grad(), hooked(module, [view], on_output):
         for _ in PROBES:
-            out = functional_call(module, _copies(values), (x.clone(),))
+            out = _called(module, values, x.clone())
             if not torch.equal(given[-1].reshape(out.shape), out):
                 return False
     return True
@@ -142,6 +156,56 @@ def _output_layer(
         if torch.equal(moved.reshape(probe.shape), probe) and returned(view):
             return view.name
     return None
+
+
+def _with_elementwise(network: Network, values: Params, x: Tensor, select: Select) -> Network:
+    """The network that knows its norms and embeddings, in the order of their first call."""
+    named = dict(network.module.named_modules())
+    views = {name: view for name, m in named.items() if (view := elementwise_view(name, m)) is not None}
+    if not views:
+        return network
+    owners = Counter(id(p) for m in named.values() for p in m.parameters(recurse=False))
+    followed = _follow_examples(network.module, views, values, x)
+    barred: dict[str, str] = {}
+    for name in views:
+        if select is not None:
+            barred[name] = "not selected"
+        elif any(owners[id(p)] > 1 for p in named[name].parameters()):
+            barred[name] = "another layer has its parameter too"
+        elif name not in followed:
+            barred[name] = "it has no rows of its own for every example"
+    kept = tuple(views[name] for name in followed if name not in barred)
+    return replace(network, elementwise=kept, barred=barred)
+
+
+def _follow_examples(
+    module: nn.Module, views: Mapping[str, LayerView], values: Params, x: Tensor
+) -> list[str]:
+    """The layers whose calls have as many rows more as a batch has examples more than a smaller one."""
+    if len(x) == 1:
+        return list(_first_sizes(module, views, values, x))
+    some, fewer = x[:3], x[: min(len(x), 3) - 1]
+    try:
+        sizes, smaller = (_first_sizes(module, views, values, part) for part in (some, fewer))
+    except RuntimeError:  # it runs on batches of one size only
+        return []
+    wanted = {name: [n * len(some) for n in of] for name, of in smaller.items()}
+    return [name for name, of in sizes.items() if wanted.get(name) == [n * len(fewer) for n in of]]
+
+
+def _first_sizes(
+    module: nn.Module, views: Mapping[str, LayerView], values: Params, x: Tensor
+) -> dict[str, list[int]]:
+    """The first dimension of what each call of the layers gave; in the order of their first call."""
+    sizes: dict[str, list[int]] = {}
+
+    def on_output(view: LayerView, _: Tensor, z: Tensor) -> Tensor:
+        sizes.setdefault(view.name, []).append(len(z))
+        return z
+
+    with torch.no_grad(), hooked(module, list(views.values()), on_output):
+        _called(module, values, x.clone())
+    return sizes
 
 
 def vectorises(network: Network, values: Params, x: Tensor, members: bool) -> bool:

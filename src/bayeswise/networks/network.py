@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -75,6 +75,8 @@ class Network:
     width: int = 1  # the most numbers that a submodule gave for one row
     cache: dict[Hashable, Any] = field(default_factory=dict, repr=False)  # what was found out once
     values: Params | None = None  # present ones of parameters and buffers, in place of the module's own
+    elementwise: tuple[LayerView, ...] = ()  # norms and embeddings that a method may take too
+    barred: Mapping[str, str] = field(default_factory=dict)  # those that none may take, and why
 
     @property
     def device(self) -> torch.device:
@@ -113,6 +115,23 @@ class Network:
         kept = set(names)
         layers = tuple(layer for layer in self.layers if layer.name in kept)
         return replace(self, layers=layers, values=self.present(), cache={})
+
+    def with_elementwise(self) -> Network:
+        """The network with norms and embeddings behind its other chosen layers; found once."""
+        if not self.elementwise:
+            return self
+        if "elementwise" not in self.cache:
+            own = {name for view in self.elementwise for name in view.parameters}
+            self.cache["elementwise"] = replace(
+                self,
+                layers=(*self.layers, *self.elementwise),
+                constants={name: value for name, value in self.constants.items() if name not in own},
+                vectorised=self.vectorised and self.vectorises_all,
+                cache={},
+                values=None if self.values is None else {k: self.constants[k] for k in own} | self.values,
+                elementwise=(),
+            )
+        return self.cache["elementwise"]
 
     def at(self, values: Params) -> Network:
         """The network with these present values of parameters and buffers, with or without members."""

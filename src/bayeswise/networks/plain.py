@@ -17,7 +17,7 @@ def is_plain(module: nn.Module, kind: type[nn.Module], *methods: str) -> bool:
     if any(getattr(type(module), name) is not getattr(kind, name) for name in ("forward", *methods)):
         return False
     own = dict(module.named_parameters(recurse=False))
-    return "weight" in own and (module.bias is None or "bias" in own)
+    return "weight" in own and (getattr(module, "bias", None) is None or "bias" in own)
 
 
 def parameter_names(name: str, bias: bool) -> tuple[str, ...]:

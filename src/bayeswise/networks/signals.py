@@ -197,7 +197,7 @@ def hooked(
     """Let `on_output(view, input, output)` replace the outputs of these layers; nothing stays behind."""
 
     def hook(view: LayerView, _: nn.Module, args: tuple, kwargs: dict, out: Tensor) -> Tensor:
-        return on_output(view, args[0] if args else kwargs["input"], out)
+        return on_output(view, args[0] if args else next(iter(kwargs.values())), out)
 
     handles = []
     try:
