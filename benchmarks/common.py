@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -70,6 +71,23 @@ def keep(options: argparse.Namespace, line: dict) -> None:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         with options.out.open("a") as file:
             file.write(text + "\n")
+
+
+def kept(options: argparse.Namespace) -> list[dict]:
+    """The lines that the file has by now."""
+    text = options.out.read_text() if options.out and options.out.exists() else ""
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def put_table(page: Path, rows: Sequence[Sequence[str]], mark: str = "table") -> None:
+    """Write a table, its first row the head, between the marks of a page; nothing where it has none."""
+    text, begin, end = page.read_text(), f"<!-- begin {mark} -->\n", f"<!-- end {mark} -->"
+    if begin not in text:
+        return
+    head, *body = rows
+    table = "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
+    start, stop = text.index(begin) + len(begin), text.index(end)
+    page.write_text(f"{text[:start]}\n{table}\n\n{text[stop:]}")
 
 
 def _commit() -> str:

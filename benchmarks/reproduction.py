@@ -13,14 +13,13 @@ tables of the page anew. `--times 1` trains as long as the paper does (20,000 st
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from common import arguments, keep
+from common import arguments, keep, kept, put_table
 from torch import Tensor
 
 import bayeswise as bw
@@ -118,13 +117,12 @@ def length(line: dict) -> str:
     return f"times {line['times']:g}" if "times" in line else str(line["steps"])
 
 
-def table(lines: list[dict], wanted: str) -> str:
+def table(lines: list[dict], wanted: str) -> list[list[str]]:
     """RMSE / log-likelihood of every change and data set; what is better than unchanged is bold."""
     found = {(line["change"], line["dataset"]): line for line in lines if length(line) == wanted}
     head = ["change", *SETS]
     body = [[change, *(cell(found, change, name) for name in SETS)] for change in CHANGES]
-    body = [row for row in body if any(row[1:])]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
+    return [head, *(row for row in body if any(row[1:]))]
 
 
 def cell(found: dict, change: str, name: str) -> str:
@@ -139,17 +137,6 @@ def cell(found: dict, change: str, name: str) -> str:
     return " / ".join(texts)
 
 
-def write_page(page: Path, lines: list[dict]) -> None:
-    """Put the tables between the page's marks."""
-    text = page.read_text()
-    for wanted in sorted({length(line) for line in lines}):
-        begin, end = f"<!-- begin table {wanted} -->\n", f"<!-- end table {wanted} -->"
-        if begin in text:
-            start, stop = text.index(begin) + len(begin), text.index(end)
-            text = text[:start] + "\n" + table(lines, wanted) + "\n\n" + text[stop:]
-    page.write_text(text)
-
-
 def main() -> None:
     """Every change on every data set, or the page."""
     parser = arguments(__doc__)
@@ -160,10 +147,10 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=SPLITS)
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
-    text = options.out.read_text() if options.out and options.out.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = kept(options)
     if options.page:
-        write_page(options.page, lines)
+        for wanted in sorted({length(line) for line in lines}):
+            put_table(options.page, table(lines, wanted), f"table {wanted}")
         return
     done = {(line["dataset"], line["change"], length(line), line["seed"]) for line in lines}
     own = length({"times": options.times} if options.times else {"steps": options.steps})

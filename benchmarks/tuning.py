@@ -12,13 +12,12 @@ same number of steps with settings as given, and without its temperature.
 
 from __future__ import annotations
 
-import json
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import torch
-from common import arguments, keep
+from common import arguments, keep, kept, put_table
 from reproduction import SETS, mean_and_error, parted
 
 import bayeswise as bw
@@ -29,19 +28,23 @@ from bayeswise.methods.tuning import TEMPERATURES
 from bayeswise.posterior import Posterior
 from bayeswise.weights import Layerwise, Mixture
 
-SPLITS, STEPS, BATCH = 5, 2500, 256
+SPLITS, STEPS = 5, 2500
 BASE = {"step_size": 0.5, "effective": 1.0, "members": 4, "steps": STEPS}
 CHANGES: dict[str, dict | None] = {
     "four members": {},
     "one member": {"members": 1},
+    "every row counts four times": {"effective": 4.0},
     "a quarter of the rows counts": {"effective": 0.25},
     "a sixteenth of the rows counts": {"effective": 0.0625},
     "step size 1": {"step_size": 1.0},
-    "step size 0.2": {"step_size": 0.2},
+    "step size 0.25": {"step_size": 0.25},
     "rate from 0.5": {"update_rate": bw.Cosine(0.5)},
     "weights drawn in training": {"forward": bw.WeightNoise()},
     "first layer divided": {"first_prior": bw.FanIn(40.0)},
+    "prior variance 400": {"prior": bw.FanIn(400.0), "first_prior": bw.Isotropic(400.0)},
+    "a quarter of the steps": {"steps": STEPS // 4},
     "twice the steps": {"steps": 2 * STEPS},
+    "steps of 256 rows": {"batch": 256},
     "as chosen": None,
     "as chosen, one member": {"members": 1, "steps": None, "step_size": None, "effective": None},
 }
@@ -54,7 +57,9 @@ def judged(options, name: str, change: str) -> dict:
     dataset = parted(dataset, options.splits)
     data = rows(dataset, range(len(dataset.train)))
     own = CHANGES[change]
-    method = bw.BALI() if own is None else bw.BALI(**(BASE | own))
+    batch = None if own is None else own.get("batch")
+    given = {} if own is None else {key: value for key, value in own.items() if key != "batch"}
+    method = bw.BALI() if own is None else bw.BALI(**(BASE | given))
     start = time.perf_counter()
     posterior = bw.fit(
         mlp(made.sizes, made.activation, options.seed),
@@ -62,7 +67,7 @@ def judged(options, name: str, change: str) -> dict:
         made.likelihood,
         method,
         members=len(data.x),
-        batch_size=None if method.open else min(BATCH, data.x.shape[1]),
+        batch_size=batch,
         seed=options.seed,
         progress=False,
     )
@@ -87,25 +92,17 @@ def best_temperature(posterior: Posterior, x: torch.Tensor, y: torch.Tensor) -> 
     return found[best], best
 
 
-def table(lines: list[dict]) -> str:
+def table(lines: list[dict]) -> list[list[str]]:
     """RMSE / log-likelihood (the best that a temperature could do) of every change and data set."""
     found = {(line["change"], line["dataset"]): line for line in lines}
     head = ["change", *SETS]
     body = [[change, *(cell(found.get((change, name))) for name in SETS)] for change in CHANGES]
-    body = [row for row in body if any(row[1:])]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
+    return [head, *(row for row in body if any(row[1:]))]
 
 
 def cell(line: dict | None) -> str:
     """One cell; empty where it was not run."""
     return "" if line is None else f"{line['rmse']:.4g} / {line['ll']:.3f} ({line['ll_best']:.3f})"
-
-
-def write_page(page: Path, lines: list[dict]) -> None:
-    """Put the table between the page's marks."""
-    text, begin, end = page.read_text(), "<!-- begin table -->\n", "<!-- end table -->"
-    start, stop = text.index(begin) + len(begin), text.index(end)
-    page.write_text(text[:start] + "\n" + table(lines) + "\n\n" + text[stop:])
 
 
 def main() -> None:
@@ -116,10 +113,9 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=SPLITS)
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
-    text = options.out.read_text() if options.out and options.out.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = kept(options)
     if options.page:
-        write_page(options.page, lines)
+        put_table(options.page, table(lines))
         return
     done = {(line["dataset"], line["change"], line["seed"]) for line in lines}
     for change in options.only:
