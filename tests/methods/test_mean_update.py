@@ -177,3 +177,20 @@ def test_wide_layers_do_not_factorise_at_every_step():
 def test_settings_without_a_meaning_are_refused(settings):
     with pytest.raises(ValueError, match="MeanUpdate"):
         MeanUpdate(**settings)
+
+
+def test_drawn_weights_and_lengths_of_their_own_keep_the_exact_update():
+    """Noise of moved means is lost to rounding when weights are drawn; and all members have one rate."""
+    model = nn.Sequential(nn.Linear(250, 4), nn.Linear(4, 1)).double()
+    problem = bw.fit(model, (random(8, 250), random(8, 1)), bw.Gaussian(), bw.BALI(steps=1)).problem
+    assert isinstance(bw.BALI().rule(problem), MeanUpdate)
+    for method in (bw.BALI(forward=bw.WeightNoise()), bw.BALI(steps=(3, 5))):
+        assert isinstance(method.rule(problem), NaturalUpdate)
+    with pytest.raises(TypeError, match="one rate for all members; use NaturalUpdate"):
+        MeanUpdate()(
+            PRIOR,
+            MeanUpdate().empty(SHAPE),
+            Targets(*[random(R, I)] * 3, random(R, O), "layer"),
+            random(2),
+            1.0,
+        )
