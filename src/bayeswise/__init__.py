@@ -45,7 +45,8 @@ _ALSO |= dict.fromkeys(
 )  # values of single settings
 _ALSO |= dict.fromkeys(("MonteCarlo", "Pairwise", "Probit", "Bridge"), "linearised")
 _ALSO |= dict.fromkeys(("GaussNewton", "MonteCarloFisher", "EmpiricalFisher"), "networks.curvature")
-_ALSO |= {"Evidence": "methods.evidence", "Validation": "methods.evidence", "Tuning": "methods.tuning"}
+_ALSO |= {"Evidence": "methods.evidence", "Validation": "methods.evidence", "Online": "methods.online"}
+_ALSO |= {"Tuning": "methods.tuning"}
 
 __all__ = [*_WHERE, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
     from bayeswise.methods.forward import Deterministic as Deterministic
     from bayeswise.methods.forward import LocalReparametrisation as LocalReparametrisation
     from bayeswise.methods.forward import WeightNoise as WeightNoise
+    from bayeswise.methods.online import Online as Online
     from bayeswise.methods.schedules import Constant as Constant
     from bayeswise.methods.schedules import Cosine as Cosine
     from bayeswise.methods.schedules import StepDecay as StepDecay

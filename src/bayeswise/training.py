@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset
 from tqdm.auto import tqdm
 
 from bayeswise.data import Batch, LoaderRows, Rows
-from bayeswise.methods.protocol import Info, Method, Passes
+from bayeswise.methods.protocol import Info, Method, Passes, Renews
 from bayeswise.networks import evaluating
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
@@ -107,7 +107,7 @@ def train(
         with tqdm(
             desc=what, total=total, initial=run.step, disable=not progress, delay=1, unit="step"
         ) as bar:
-            for info in _steps(method, problem, run, batches, total):
+            for info in _steps(method, problem, rows, run, batches, total):
                 now = Progress(run.step, total, info, lambda: method.posterior(problem, run.state, rows))
                 run.stopped = any([bool(callback(now)) for callback in callbacks])
                 _show(bar, info)
@@ -129,11 +129,14 @@ class Run:
 
 
 def _steps(
-    method: Method[Any], problem: Problem, run: Run, batches: Iterator[Batch], total: int
+    method: Method[Any], problem: Problem, rows: Rows, run: Run, batches: Iterator[Batch], total: int
 ) -> Iterator[Info]:
+    looks = method if isinstance(method, Renews) else None
     while run.step < total and not run.stopped:
         run.state, info = method.step(problem, run.state, next(batches), run.rng)
         run.step += 1
+        if looks is not None and looks.due(run.step):
+            run.state = looks.renewed(problem, run.state, rows)
         yield info
 
 

@@ -55,6 +55,9 @@ VARIANTS = {  # settings under which the promises could break
     "laplace, networks": Row(
         lambda s: bw.Laplace(precision=100.0, link=None, first=bw.MAP(steps=s)), fixes=False
     ),
+    "laplace, online": Row(
+        lambda s: bw.Laplace(precision=bw.Online(every=2), first=bw.MAP(steps=s)), fixes=False
+    ),
     "laplace, diagonal": Row(lambda s: bw.Laplace(structure=bw.Diagonal(), first=bw.MAP(steps=s)), False),
     "bali, members": Row(lambda steps: bw.BALI(steps=steps, members=2), True),
     "bali, weight noise": Row(lambda steps: bw.BALI(steps=steps, forward=bw.WeightNoise()), True),

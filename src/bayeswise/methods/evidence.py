@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,6 +35,8 @@ ROUNDS, TOLERANCE = 200, 1e-8
 SMALLEST, LARGEST = 1e-10, 1e12  # δ stays between
 CANDIDATES = tuple(10.0 ** (k / 3) for k in range(-12, 13))  # 1e-4 … 1e4
 FREE = 0.01  # of N O stays undetermined at least: γ of an approximate curvature may exceed it
+CROWDED = 0.5  # γ / (N O) from which precision and noise are doubtful (docs/methods/laplace.md has the data)
+KNOWN = 0.7  # γ / P from which held-out rows hardly tell one precision from another
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,7 @@ class Tuned:
     noise: Tensor  # s Σ₀ (…, O, O)
     log_evidence: Tensor  # (…,)
     notes: tuple[str, ...]
+    precision: Mapping[str, Tensor] = field(default_factory=dict)  # δ (…,) by layer, where it was chosen
 
 
 def tuned(fit: Fit, base: Weights, prior: Evidence | Fixed) -> Tuned:
@@ -160,14 +163,16 @@ def tuned(fit: Fit, base: Weights, prior: Evidence | Fixed) -> Tuned:
     s, free = torch.ones_like(fit.log_lik), fit.problem.infers_noise
     weights = base.under(delta, 1 / (fit.temperature * s))
     for _ in range(ROUNDS if free or isinstance(prior, Evidence) else 0):
-        old, gamma = {**delta, "": s}, weights.determined(s.dim())
+        old, gamma = [*delta.values(), s], weights.determined(s.dim())
         delta = delta if isinstance(prior, Fixed) else _moved(fit, gamma, prior.shared)
         s = noise_scale(fit, gamma) if free else s
         weights = base.under(delta, 1 / (fit.temperature * s))
-        if all(bool(((new / old[k]).log().abs() < TOLERANCE).all()) for k, new in {**delta, "": s}.items()):
+        moves = [(a / b).log().abs().max() for a, b in zip([*delta.values(), s], old, strict=True)]
+        if float(max(moves)) < TOLERANCE:
             break
     noise = fit.noise * s[..., None, None]
-    return Tuned(weights, noise, _log_evidence(fit, weights, delta, s), notes(fit, weights, delta))
+    about = (*doubts(fit, weights, prior), *notes(fit, weights, delta))
+    return Tuned(weights, noise, _log_evidence(fit, weights, delta, s), about, delta)
 
 
 def _moved(fit: Fit, gamma: Mapping[str, Tensor], shared: bool) -> dict[str, Tensor]:
@@ -191,6 +196,26 @@ def _log_evidence(fit: Fit, weights: Weights, delta: Mapping[str, Tensor], s: Te
     sizes = {name: m.shape[s.dim() :].numel() for name, m in fit.means.items()}
     prior = sum(sizes[k] * d.log() - d * squares[k] for k, d in delta.items())
     return fit.log_lik_at(s) / fit.temperature + 0.5 * (torch.as_tensor(prior) - weights.log_det(s.dim()))
+
+
+def doubts(fit: Fit, weights: Weights, prior: Evidence | Fixed) -> tuple[str, ...]:
+    """Where the evidence's choice may be far from that of held-out rows; of several splits the worst."""
+    if isinstance(prior, Fixed):
+        return ()
+    gamma = float(torch.as_tensor(sum(weights.determined(fit.log_lik.dim()).values())).max())
+    numbers = fit.problem.n * fit.problem.network.outputs
+    size = sum(m.shape[fit.log_lik.dim() :].numel() for m in fit.means.values())
+    if fit.problem.infers_noise and fit.temperature * gamma > CROWDED * numbers:
+        return (
+            f"caution: the data determine {gamma:.0f} directions with {numbers} numbers: precision and noise "
+            "by the evidence may be far from those that held-out rows choose; compare with bw.Validation()",
+        )
+    if gamma > KNOWN * size:
+        return (
+            f"caution: the data determine {gamma:.0f} of {size} directions, so they hardly tell one prior "
+            "precision from another: held-out rows may choose one that is far away, at little difference",
+        )
+    return ()
 
 
 def notes(fit: Fit, weights: Weights, delta: Mapping[str, Tensor]) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from bayeswise.methods.continuing import Before
 from bayeswise.methods.evidence import Adjustable, Evidence, Fit, Fixed, Validation, judged, tuned
 from bayeswise.methods.members import Each, each
 from bayeswise.methods.memory import Memory, estimated
+from bayeswise.methods.online import Online, OnlineState, alternating, looks_taken
 from bayeswise.methods.policy import fixed_layers
 from bayeswise.methods.protocol import Batch, Data, Info, Method, Passes, Plan, Trials
 from bayeswise.methods.structures import Columns, Kronecker, Structure
@@ -50,9 +51,9 @@ class Laplace:
     `first` trains it before, `MAP()` for one; None takes the model's weights as they are. `subset` None takes
     every layer that can be, "last" the one whose output is the model's, else names of layers, a function of
     name and module, or True or False by name. `precision` is a number, one for each layer by name, one for
-    each data split in a tuple, `Evidence()` or `Validation()`. `link` says how labels are predicted from
-    linearised outputs; None draws networks instead. `before` is the posterior of earlier rows that takes the
-    place of the prior: `fit(…, prior=posterior)` sets it.
+    each data split in a tuple, `Evidence()`, `Online()` or `Validation()`. `link` says how labels are
+    predicted from linearised outputs; None draws networks instead. `before` is the posterior of earlier rows
+    that takes the place of the prior: `fit(…, prior=posterior)` sets it.
     """
 
     structure: Structure = field(default=Kronecker())
@@ -71,6 +72,7 @@ class Laplace:
         if isinstance(self.structure, type) or not hasattr(self.structure, "gaussian"):
             raise TypeError(f"Laplace: structure is a value such as bw.Kronecker(), not {self.structure!r}")
         _check_precision(self.precision)
+        _ = self._training  # a training that cannot be tuned is refused
         if self.first is None and self._holds_out:
             raise ValueError(
                 "Laplace: a trained model has fitted its rows already, so they cannot judge: use "
@@ -106,19 +108,36 @@ class Laplace:
         """Every row once, or as often as the structure needs; or the training's plan."""
         return Passes(self.structure.passes) if self.first is None else self.first.plan(problem)
 
+    @property
+    def _training(self) -> Method[Any] | None:
+        online = self.precision
+        return alternating(online, self.first) if isinstance(online, Online) else self.first
+
     def init(self, problem: Problem, data: Data, rng: Generator) -> Any:
         """Empty sums, or the training's start."""
         if self.before is not None:
             self.before.check(self._chosen(problem))
-        if self.first is not None:
-            return self.first.init(problem, data, rng)
+        if self._training is not None:
+            return self._training.init(problem, data, rng)
         return self._empty(self._chosen(problem), data)
 
     def step(self, problem: Problem, state: Any, batch: Batch, rng: Generator) -> tuple[Any, Info]:
         """Add the curvature of a batch, or train."""
-        if self.first is not None:
-            return self.first.step(problem, state, batch, rng)
+        if self._training is not None:
+            return self._training.step(problem, state, batch, rng)
         return self._added(self._chosen(problem), state, batch, rng)
+
+    def due(self, step: int) -> bool:
+        """Whether the evidence is asked after this step of the training."""
+        return isinstance(self.precision, Online) and self.precision.due(step, self.steps)
+
+    def renewed(self, problem: Problem, state: OnlineState, data: Data) -> OnlineState:
+        """The training goes on under the prior and noise that the evidence chooses at its present weights."""
+        training: Any = self._training
+        own = self._chosen(_trained(problem, training.posterior(problem, state, data)))
+        fit = self._fit(own, self._all_rows(own, data))
+        assert isinstance(self.precision, Evidence)
+        return training.moved(state, tuned(fit, fit.gaussian(self.link), self.precision))
 
     def estimate_memory(
         self,
@@ -170,15 +189,14 @@ class Laplace:
 
     def posterior(self, problem: Problem, state: Any, data: Data) -> Posterior:
         """The Gaussian, with precision and noise as given, as the evidence says, or as other rows say."""
-        if self.first is not None:
-            problem = _trained(problem, self.first.posterior(problem, state, data))
+        trained, looks = self._training, looks_taken(self.precision, state)
+        if trained is not None:
+            problem = _trained(problem, trained.posterior(problem, state, data))
             state = self._all_rows(self._chosen(problem), data)
         else:
             require_trained(problem, float(state.log_lik.sum()), data)
         own = self._chosen(problem)
-        params = present(own)
-        means = {view.name: view.matrix(params).double().contiguous() for view in own.network.layers}
-        fit = Fit(own, self.structure, state.sums, means, state.log_lik, state.noise, self.temperature)
+        params, fit = present(own), self._fit(own, state)
         base = fit.gaussian(self.link)
         inferred = {name for view in own.network.layers for name in view.parameters}
         fixed = {name: value.clone() for name, value in params.items() if name not in inferred}
@@ -190,11 +208,16 @@ class Laplace:
             weights = replace(
                 found.weights, fixed=fixed, covariance=found.noise if own.infers_noise else None
             )
-            return Posterior(
-                own, weights, "Laplace", (about, *why, *found.notes, *left_out), 0, 0, found.log_evidence
-            )
+            notes = (about, *looks, *why, *found.notes, *left_out)
+            return Posterior(own, weights, "Laplace", notes, 0, 0, found.log_evidence)
 
         return self._judged(own, under)
+
+    def _fit(self, own: Problem, state: LaplaceState) -> Fit:
+        """The chosen layers' weights with the curvature around them."""
+        params = present(own)
+        means = {view.name: view.matrix(params).double().contiguous() for view in own.network.layers}
+        return Fit(own, self.structure, state.sums, means, state.log_lik, state.noise, self.temperature)
 
     def _judged(self, problem: Problem, under: Callable[..., Posterior]) -> Posterior:
         """The posterior under the prior that is asked for."""
@@ -266,8 +289,8 @@ def _check_precision(given: Any) -> None:
     many = given.values() if isinstance(given, Mapping) else given if isinstance(given, tuple) else [given]
     if not all(isinstance(d, Real) for d in many):
         raise TypeError(
-            "Laplace: precision is a number, numbers by layer, bw.Evidence() or bw.Validation(), "
-            f"not {given!r}"
+            "Laplace: precision is a number, numbers by layer, bw.Evidence(), bw.Online() or "
+            f"bw.Validation(), not {given!r}"
         )
     if not all(d > 0 for d in many):
         raise ValueError(f"Laplace: precision must be positive, not {given}")

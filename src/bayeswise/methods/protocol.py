@@ -93,6 +93,19 @@ class Tunes(Protocol):
         ...
 
 
+@runtime_checkable
+class Renews(Protocol):
+    """A method that looks at all rows now and then between its steps."""
+
+    def due(self, step: int) -> bool:
+        """Whether it looks after so many steps."""
+        ...
+
+    def renewed(self, problem: Problem, state: Any, data: Data) -> Any:
+        """The state after a look."""
+        ...
+
+
 S = TypeVar("S")
 
 
