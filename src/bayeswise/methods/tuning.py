@@ -42,28 +42,31 @@ TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 5))  # 1/128 … 4
 class Tuning:
     """How BALI chooses: what is compared, and how much work a run is.
 
-    A network of at most `small` weights gets `members` starts instead of one, and trains for one of the
-    `lengths`, in steps, as far as it sees no more than `rows` rows; a larger one for an eighth or a quarter
-    of these rows. `shares` and `step_sizes` are the candidates for N_eff / N and α, of each the first where
-    nothing speaks for another; they race for the shortest length. `rehearsal` is how many starts choose
-    length and temperature, and `worth` the held-out log-likelihood per row that a longer run must gain.
+    A network of at most `small` weights trains for one of the `lengths`, in steps, as far as it sees no more
+    than `rows` rows; a larger one for an eighth or a quarter of these rows. Up to `medium` weights it gets
+    `members` starts instead of one. `shares` and `step_sizes` are the candidates for N_eff / N and α, of each
+    the first where nothing speaks for another; they race for the shortest length. In classification the last
+    layer moves by α as well: `label_step_sizes` are smaller. `rehearsal` is how many starts choose length and
+    temperature, and `worth` the held-out log-likelihood per row that a longer run must gain.
     """
 
     lengths: tuple[int, ...] = (625, 2_500, 10_000)
     rows: int = 2_560_000
     members: int = 4
     small: int = 50_000
+    medium: int = 100_000
     shares: tuple[float, ...] = (1.0, 4.0, 0.25, 0.0625, 0.015625)
     step_sizes: tuple[float, ...] = (0.5, 1.0, 0.25)
+    label_step_sizes: tuple[float, ...] = (0.5, 0.25, 0.1)
     rehearsal: int = 2
     worth: float = 0.01
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
-        for name in ("rows", "members", "small", "rehearsal"):
+        for name in ("rows", "members", "small", "medium", "rehearsal"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
-        for name in ("lengths", "shares", "step_sizes"):
+        for name in ("lengths", "shares", "step_sizes", "label_step_sizes"):
             values = getattr(self, name)
             if not values or not all(value > 0 for value in values):
                 raise ValueError(f"Tuning: {name} are candidates, one or more positive numbers, not {values}")
@@ -73,18 +76,19 @@ class Tuning:
     def steps(self, network: Network, batch: int) -> tuple[int, ...]:
         """The lengths that are compared, in steps of so many rows; the last may be cut."""
         most = max(1, self.rows // batch)
-        if not self.is_small(network):
+        if weights(network) > self.small:
             return max(1, most // 8), max(1, most // 4)
         shorter = [length for length in self.lengths if length < most / CUT]
         return (*shorter, most) if len(shorter) < len(self.lengths) else self.lengths
 
     def starts(self, network: Network) -> int:
         """How many starts are worth their time."""
-        return self.members if self.is_small(network) else 1
+        return self.members if weights(network) <= self.medium else 1
 
-    def is_small(self, network: Network) -> bool:
-        """Whether a run costs little."""
-        return sum(view.size for view in network.layers) <= self.small
+
+def weights(network: Network) -> int:
+    """How many weights are inferred."""
+    return sum(view.size for view in network.layers)
 
 
 def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> tuple[BALI, tuple[str, ...]]:
@@ -97,9 +101,10 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
     if trials is None:
         method = replace(method, steps=lengths[min(1, len(lengths) - 1)])
         return method, ("no rows could be held out: N_eff, steps and temperature are rules of thumb",)
+    sizes = own.step_sizes if problem.is_regression else own.label_step_sizes
     choices: dict[str, Callable[[BALI], tuple[BALI, str]]] = {
         "effective": lambda method: raced(method, "effective", own.shares, trials),
-        "step_size": lambda method: raced(method, "step_size", own.step_sizes, trials),
+        "step_size": lambda method: raced(method, "step_size", sizes, trials),
         "steps": lambda method: rehearsed(method, lengths, trials),
     }
     for name, choose in choices.items():
