@@ -1,8 +1,8 @@
 """What BALI chooses from the training rows alone, and how.
 
-1. Two races, for N_eff and for α: candidates train as members of one short run on most of the rows. The
-   first candidate is taken, unless the other rows are more likely under another by more than one standard
-   error.
+1. Races, for N_eff and with labels for α: candidates train as members of one short run on most of the rows.
+   The first candidate is taken, unless the other rows are more likely under another by more than one
+   standard error. (Short runs favour a large α in regression, where 0.5 serves all: it does not race.)
 2. Rehearsals: the run with these, of one length after another, on most of the rows again, until four times
    as many steps are not worth it. The other rows choose the length and the temperature, the scale of Σ: what
    several starts leave unexplained together is less than what each leaves, and where the functions drawn
@@ -56,10 +56,10 @@ class Tuning:
     small: int = 50_000
     medium: int = 100_000
     shares: tuple[float, ...] = (1.0, 4.0, 0.25, 0.0625, 0.015625)
-    step_sizes: tuple[float, ...] = (0.5, 1.0, 0.25)
+    step_sizes: tuple[float, ...] = (0.5,)
     label_step_sizes: tuple[float, ...] = (0.5, 0.25, 0.1)
     rehearsal: int = 2
-    worth: float = 0.01
+    worth: float = 0.003
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
@@ -116,14 +116,16 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
             method, note = choose(method)
         except NumericalError as error:  # a candidate broke down: the run itself need not
             note = f"{WORDS[name]}: a rule of thumb, because the candidates could not be compared ({error})"
-        notes += (note,)
+        notes += (note,) if note else ()
     return method, notes
 
 
 def raced(
     method: BALI, name: Literal["effective", "step_size"], values: tuple[float, ...], trials: Trials
 ) -> tuple[BALI, str]:
-    """The value of a setting by the held-out likelihood of short runs."""
+    """The value of a setting by the held-out likelihood of short runs; one candidate needs no race."""
+    if len(values) == 1:
+        return replace(method, **{name: values[0]}), ""
     candidates = replace(
         method,
         members=len(values),
@@ -171,10 +173,10 @@ def _rehearsal(method: BALI, trials: Trials) -> tuple[Tensor, Tensor]:
 
 
 def _worth_it(found: Tensor, worth: float) -> Tensor:
-    """How far (…,) to go along the lengths of (L, …, R): as long as the next is clearly better."""
+    """How far (…,) to go along the lengths of (L, …, R): as long as the next gains so much per row."""
     chosen = torch.zeros(found.shape[1:-1], dtype=torch.int64, device=found.device)
     for k in range(1, len(found)):
-        better = _clearly_best(torch.stack([found[k - 1] + worth, found[k]])) == 1
+        better = found[k].mean(-1) > found[k - 1].mean(-1) + worth
         chosen = torch.where((chosen == k - 1) & better, k, chosen)
     return chosen
 
