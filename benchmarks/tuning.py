@@ -45,6 +45,9 @@ CHANGES: dict[str, dict | None] = {
     "a quarter of the steps": {"steps": STEPS // 4},
     "twice the steps": {"steps": 2 * STEPS},
     "steps of 256 rows": {"batch": 256},
+    "the same with one member": {"batch": 256, "members": 1},
+    "the same, a quarter of the rows counts": {"batch": 256, "effective": 0.25},
+    "the same, weights drawn in training": {"batch": 256, "forward": bw.WeightNoise()},
     "as chosen": None,
     "as chosen, one member": {"members": 1, "steps": None, "step_size": None, "effective": None},
 }

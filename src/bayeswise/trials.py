@@ -18,7 +18,7 @@ from bayeswise.problem import Problem
 from bayeswise.randomness import derived_seed
 from bayeswise.training import Checkpoints, train
 
-HELD, MOST_HELD = 0.1, 5_000  # the share of the rows that judges, and how many at most
+HELD, MOST_HELD = 0.1, 2_000  # the share of the rows that judges, and how many at most
 FEW_ROWS = 10  # fewer are not parted
 FOLDS = ((500, 3), (2_000, 2))  # up to so many rows, so many parts judge; with more rows one is enough
 DRAWS = 64
