@@ -59,6 +59,13 @@ def test_a_short_trial_does_not_enter_the_mean_of_the_whole_run(order: int):
     assert again["rmse"] == 5.0  # of equals the last
 
 
+def test_runs_that_chose_their_lengths_are_averaged_whatever_they_chose():
+    one, other = splits([1.0], [0.0], steps=312)[0], splits([0.0, 3.0], [0.0] * 2, steps=625)[1]
+    chosen = [line | {"configuration": {"kind": "BALI", "steps": None}} for line in (one, other)]
+    (found,) = summaries(chosen)
+    assert found["n_splits"] == 2 and found["rmse"] == 2.0
+
+
 def test_seeds_of_a_split_share_its_test_rows():
     twice = splits([1.0, 2.0, 6.0], [0.0] * 3) + splits([3.0, 2.0], [0.0] * 2, seed=1)
     (found,) = summaries(twice)

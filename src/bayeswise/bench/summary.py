@@ -9,7 +9,7 @@ from typing import Any
 
 Line = Mapping[str, Any]
 
-ALIKE = ("configuration", "network", "draws", "data")  # of lines that may be averaged
+ALIKE = ("configuration", "network", "draws", "data")  # of lines that may be averaged, and their steps
 GROUP = ("task", "dataset", "other", "method", "settings")  # `other`: the data set that a task compares with
 
 
@@ -29,10 +29,17 @@ def counting(lines: Sequence[Line]) -> list[Line]:
     """
     alike: dict[str, dict[tuple[Any, Any], Line]] = {}
     for line in lines:
-        kind = json.dumps([line.get(key) for key in ALIKE], sort_keys=True, default=str)
+        about = [*(line.get(key) for key in ALIKE), _given_steps(line)]
+        kind = json.dumps(about, sort_keys=True, default=str)
         own = alike.pop(kind, {})  # to the end: it is the last now
         alike[kind] = own | {(line.get("seed"), line.get("split")): line}
     return list(max(reversed(alike.values()), key=len).values())
+
+
+def _given_steps(line: Line) -> int | None:
+    """How long a run was, where that was given and not chosen by the method."""
+    chooses = "steps" in (own := line.get("configuration") or {}) and own["steps"] is None
+    return None if chooses else line.get("steps")
 
 
 def summaries(lines: Iterable[Line]) -> list[dict[str, Any]]:

@@ -372,7 +372,8 @@ class BALI:
         self, problem: Problem, posteriors: Layers, log_lik: Tensor, rescues: Tensor, rate: float | Tensor
     ) -> Info:
         def details() -> dict[str, float]:
-            values = {"rescues": float(rescues), "rate": float(torch.as_tensor(rate).max())}
+            fastest = float(rate.max()) if isinstance(rate, Tensor) else rate
+            values = {"rescues": float(rescues), "rate": fastest}
             priors = {s.view.name: s.prior for s in self.settings(problem)}
             for name, q in posteriors.items():
                 values[f"condition/{name}"] = float(condition(q.factor).max())
