@@ -21,7 +21,6 @@ already in the file is not computed again. The second form writes the tables of 
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import time
 from collections.abc import Iterator
@@ -30,7 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import arguments, keep
+from common import arguments, keep, kept, put_table
 from reproduction import parted
 from torch import Tensor, nn
 
@@ -213,7 +212,7 @@ HEADS = {
 ROWS = {"after": after_row, "in": in_row}
 
 
-def table(lines: list[dict], when: str) -> str:
+def table(lines: list[dict], when: str) -> list[list[str]]:
     """A row for every data set and structure, in it every split."""
     body = []
     for name in SETS:
@@ -226,18 +225,7 @@ def table(lines: list[dict], when: str) -> str:
             ]
             own = [interval(line) for line in own]
             body += [[name, word, *ROWS[when](own)]] if own else []
-    head = ["data", "form", *HEADS[when]]
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
-
-
-def write_page(page: Path, lines: list[dict]) -> None:
-    """Put the tables between the page's marks."""
-    text = page.read_text()
-    for when in SWEEPS:
-        begin, end = f"<!-- begin precision {when} -->\n", f"<!-- end precision {when} -->"
-        start, stop = text.index(begin) + len(begin), text.index(end)
-        text = text[:start] + "\n" + table(lines, when) + "\n\n" + text[stop:]
-    page.write_text(text)
+    return [["data", "form", *HEADS[when]], *body]
 
 
 def main() -> None:
@@ -248,10 +236,10 @@ def main() -> None:
     parser.add_argument("--precision", type=float, default=1.0, help="of MAP's prior")
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
-    text = options.out.read_text() if options.out and options.out.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = kept(options)
     if options.page:
-        write_page(options.page, lines)
+        for when in SWEEPS:
+            put_table(options.page, table(lines, when), f"precision {when}")
         return
     done = {(line["dataset"], line["sweep"], line["structure"], started(line)) for line in lines}
     for when in options.sweep:

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import arguments, keep, read
+from common import arguments, keep, kept, put_table, read
 from torch import Tensor, nn
 
 import bayeswise as bw
@@ -231,10 +231,8 @@ def judged(job: Job, row: str, name: str) -> dict:
 # --------------------------------------------------------------------------------------------------- the page
 
 
-def table(lines: list[dict]) -> str:
+def table(lines: list[dict]) -> list[list[str]]:
     """NLL / ECE / accuracy of every row and method, the means of the seeds."""
-    seeds = sorted({line["seed"] for line in lines})
-    head = ["MAP trained", *LABELS]
     body = []
     for row in ROWS:
         own = [line for line in lines if line["row"] in (row, "")]
@@ -242,8 +240,7 @@ def table(lines: list[dict]) -> str:
         until = "until validation NLL is best" if row == "best" else "to the end"
         words = f"{until} ({', '.join(map(str, epochs))} epochs)"
         body.append([words, *(cell([line for line in own if line["method"] == name]) for name in METHODS)])
-    text = "\n".join("| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *body))
-    return f"NLL / ECE / accuracy, mean of seeds {', '.join(map(str, seeds))}.\n\n{text}"
+    return [[f"MAP trained, {len({line['seed'] for line in lines})} seeds", *LABELS], *body]
 
 
 def cell(lines: list[dict]) -> str:
@@ -252,13 +249,6 @@ def cell(lines: list[dict]) -> str:
         return ""
     mean = {key: sum(line[key] for line in lines) / len(lines) for key in ("nll", "ece", "acc")}
     return f"{mean['nll']:.4f} / {mean['ece']:.4f} / {mean['acc']:.4f}"
-
-
-def write_page(page: Path, lines: list[dict]) -> None:
-    """Put the table between the page's marks."""
-    text, begin, end = page.read_text(), "<!-- begin lenet -->\n", "<!-- end lenet -->"
-    start, stop = text.index(begin) + len(begin), text.index(end)
-    page.write_text(text[:start] + "\n" + table(lines) + "\n\n" + text[stop:])
 
 
 def main() -> None:
@@ -278,10 +268,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=None)
     parser.add_argument("--page", type=Path)
     options = parser.parse_args()
-    text = options.out.read_text() if options.out and options.out.exists() else ""
-    lines = [json.loads(line) for line in text.splitlines()]
+    lines = kept(options)
     if options.page:
-        write_page(options.page, lines)
+        put_table(options.page, table(lines), "lenet")
         return
     done = {(line["seed"], line["row"], line["method"]) for line in lines}
     job = Job(options, Images.of(options), options.work / f"seed_{options.seed}")

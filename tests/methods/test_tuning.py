@@ -345,3 +345,11 @@ def test_lengths_are_bounded_by_the_rows_that_they_see():
     assert Tuning().steps(narrow, 927) == (625, 2761)
     assert Tuning().steps(narrow, 1024) == (625, 2500)
     assert Tuning().steps(wide, 1024) == (312, 625)
+
+
+def test_rehearsals_without_a_figure_do_not_choose_a_temperature(monkeypatch):
+    own = HeldOut.log_lik
+    monkeypatch.setattr(HeldOut, "log_lik", lambda self, posterior: own(self, posterior) * float("nan"))
+    summary = fit(*data(), bw.BALI(effective=1.0, step_size=0.5, tuning=SHORT)).summary()
+    assert "steps: a rule of thumb, because the candidates could not be compared" in summary
+    assert "no likelihood at any temperature" in summary and "40 steps of 2 starts" in summary

@@ -168,6 +168,8 @@ def _rehearsal(method: BALI, trials: Trials) -> tuple[Tensor, Tensor]:
     scales = TEMPERATURES if given is None else (each(given, posterior.problem),)
     tempered = [replace(posterior, weights=posterior.weights.tempered(t)) for t in scales]
     found = torch.stack([trials.log_lik(one) for one in tempered])  # (C, …, R)
+    if not bool(found.mean(-1).isfinite().any(0).all()):
+        raise NumericalError("the held-out rows have no likelihood at any temperature")
     best = _largest(found.mean(-1))
     return found.gather(0, best[None, ..., None].expand(1, *found.shape[1:]))[0], best
 
