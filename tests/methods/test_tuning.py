@@ -245,7 +245,8 @@ def test_classifiers_choose_too():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"rows": 0}, {"shares": ()}, {"shares": (0.0,)}, {"lengths": (0,)}, {"worth": -1.0}]
+    "settings",
+    [{"rows": 0}, {"shares": ()}, {"shares": (0.0,)}, {"lengths": (0,)}, {"lengths": 625}, {"worth": -1.0}],
 )
 def test_tunings_without_a_meaning_are_refused(settings):
     with pytest.raises(ValueError, match="Tuning"):

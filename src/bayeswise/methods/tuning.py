@@ -68,8 +68,8 @@ class Tuning:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
         for name in ("lengths", "shares", "step_sizes", "label_step_sizes"):
             values = getattr(self, name)
-            if not values or not all(value > 0 for value in values):
-                raise ValueError(f"Tuning: {name} are candidates, one or more positive numbers, not {values}")
+            if not isinstance(values, tuple) or not values or not all(value > 0 for value in values):
+                raise ValueError(f"Tuning: {name} is a tuple of one or more positive numbers, not {values}")
         if not self.worth >= 0:
             raise ValueError(f"Tuning: worth is a log-likelihood per row, not negative, not {self.worth}")
 
