@@ -10,6 +10,7 @@ from bayeswise.bench import results
 from bayeswise.bench.jobs import Job, Request, train
 from bayeswise.bench.summary import summaries
 from bayeswise.bench.tasks import TASKS, Task
+from bayeswise.methods.protocol import is_open
 
 TRAINED = ".trained"  # checkpoints, beside the results: of killed runs, and for tasks that share a network
 Say = Callable[[str], None]
@@ -39,9 +40,12 @@ def _lines(task: Task, job: Job, file: Path, progress: bool, say: Say) -> list[r
 
 
 def _carried_out(task: Task, job: Job, folder: Path, progress: bool) -> list[results.Line]:
+    """Trained and scored; what a method chose by itself is kept with the lines."""
     watch = task.watch(job)
     posterior = train(job, folder / job.training(watch), watch, progress)
-    return job.lines(task.score(job, posterior, watch), watch)
+    lines = job.lines(task.score(job, posterior, watch), watch)
+    chosen = {"notes": list(posterior.notes)} if is_open(job.recipe.method) else {}
+    return [line | chosen for line in lines]
 
 
 def _range(splits: tuple[int, ...]) -> str:

@@ -3,6 +3,8 @@
 1. Races, for N_eff and with labels for α: candidates train as members of one short run on most of the rows.
    The first candidate is taken, unless the other rows are more likely under another by more than one
    standard error. (Short runs favour a large α in regression, where 0.5 serves all: it does not race.)
+   Several starts take turns with the two best N_eff: what a short run prefers may not be best in the end,
+   and the mixture of both is seldom worse than the better one.
 2. Rehearsals: the run with these, of one length after another, on most of the rows again, until four times
    as many steps are not worth it. The other rows choose the length and the temperature, the scale of Σ: what
    several starts leave unexplained together is less than what each leaves, and where the functions drawn
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from bayeswise.methods.bali import BALI
 
 WORDS = {"effective": "share of rows that count", "step_size": "step size", "steps": "steps"}
-CUT = 1.4  # a length is left out where the most that may be is not longer than this
+CUT = 1.6  # a length is left out where the most that may be is not longer than this
 TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 5))  # 1/128 … 4
 
 
@@ -46,16 +48,20 @@ class Tuning:
     than `rows` rows; a larger one for an eighth or a quarter of these rows. Up to `medium` weights it gets
     `members` starts instead of one. `shares` and `step_sizes` are the candidates for N_eff / N and α, of each
     the first where nothing speaks for another; they race for the shortest length. In classification the last
-    layer moves by α as well: `label_step_sizes` are smaller. `rehearsal` is how many starts choose length and
-    temperature, and `worth` the held-out log-likelihood per row that a longer run must gain.
+    layer moves by α as well: `label_step_sizes` are smaller, and `label_shares` do without the largest.
+    `finalists` of the shares train in the end, where there are so many starts. `rehearsal` is how many of the
+    starts choose length and temperature, and `worth` what a longer run must gain: held-out log-likelihood
+    per row.
     """
 
-    lengths: tuple[int, ...] = (625, 2_500, 10_000)
+    lengths: tuple[int, ...] = (625, 2_500, 5_000)
     rows: int = 2_560_000
     members: int = 4
     small: int = 50_000
     medium: int = 100_000
-    shares: tuple[float, ...] = (1.0, 4.0, 0.25, 0.0625, 0.015625)
+    shares: tuple[float, ...] = (1.0, 4.0, 16.0, 0.25, 0.0625, 0.015625)
+    label_shares: tuple[float, ...] = (1.0, 4.0, 0.25, 0.0625, 0.015625)
+    finalists: int = 2
     step_sizes: tuple[float, ...] = (0.5,)
     label_step_sizes: tuple[float, ...] = (0.5, 0.25, 0.1)
     rehearsal: int = 2
@@ -63,10 +69,10 @@ class Tuning:
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
-        for name in ("rows", "members", "small", "medium", "rehearsal"):
+        for name in ("rows", "members", "small", "medium", "finalists", "rehearsal"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
-        for name in ("lengths", "shares", "step_sizes", "label_step_sizes"):
+        for name in ("lengths", "shares", "label_shares", "step_sizes", "label_step_sizes"):
             values = getattr(self, name)
             if not isinstance(values, tuple) or not values or not all(value > 0 for value in values):
                 raise ValueError(f"Tuning: {name} is a tuple of one or more positive numbers, not {values}")
@@ -80,6 +86,12 @@ class Tuning:
             return max(1, most // 8), max(1, most // 4)
         shorter = [length for length in self.lengths if length < most / CUT]
         return (*shorter, most) if len(shorter) < len(self.lengths) else self.lengths
+
+    def candidates(self, problem: Problem) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Those for N_eff / N and those for α."""
+        if problem.is_regression:
+            return self.shares, self.step_sizes
+        return self.label_shares, self.label_step_sizes
 
     def starts(self, network: Network) -> int:
         """How many starts are worth their time."""
@@ -101,11 +113,12 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
     if trials is None:
         method = replace(method, steps=lengths[min(1, len(lengths) - 1)])
         return method, ("no rows could be held out: N_eff, steps and temperature are rules of thumb",)
-    sizes = own.step_sizes if problem.is_regression else own.label_step_sizes
-    choices: dict[str, Callable[[BALI], tuple[BALI, str]]] = {
-        "effective": lambda method: raced(method, "effective", own.shares, trials),
-        "step_size": lambda method: raced(method, "step_size", sizes, trials),
-        "steps": lambda method: rehearsed(method, lengths, trials),
+    shares, sizes = own.candidates(problem)
+    draft = Draft(method)
+    choices: dict[str, Callable[[Draft], tuple[Draft, str]]] = {
+        "effective": lambda draft: raced_shares(draft, shares, trials),
+        "step_size": lambda draft: raced_step_size(draft, sizes, trials),
+        "steps": lambda draft: rehearsed(draft, lengths, trials),
     }
     for name, choose in choices.items():
         if name != "steps" and getattr(method, name) is not None:
@@ -113,19 +126,58 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
         if name == "steps" and method.temperature is not None and len(lengths) == 1:
             continue
         try:
-            method, note = choose(method)
+            draft, note = choose(draft)
         except NumericalError as error:  # a candidate broke down: the run itself need not
             note = f"{WORDS[name]}: a rule of thumb, because the candidates could not be compared ({error})"
         notes += (note,) if note else ()
-    return method, notes
+    return draft.run(method.starts, problem.members or 1), notes
+
+
+@dataclass(frozen=True)
+class Draft:
+    """A method while it is being chosen; the finalists for N_eff / N take turns from start to start."""
+
+    method: BALI
+    shares: tuple[Each, ...] = ()
+
+    def run(self, starts: int, members: int) -> BALI:
+        """The method with so many starts, for a problem with so many members."""
+        own = tuple(_for_members(share, members) for share in self.shares[:starts])
+        turns = tuple(share for start in range(starts) for share in own[start % len(own)]) if own else None
+        alike = turns is None or len(set(turns)) == 1
+        effective = self.method.effective if turns is None else turns[0] if alike else turns
+        return replace(self.method, members=starts, effective=effective)
+
+
+def raced_shares(draft: Draft, values: tuple[float, ...], trials: Trials) -> tuple[Draft, str]:
+    """The best N_eff / N, and those that come next as long as there are starts for them."""
+    found, note = raced(draft.method, "effective", values, trials)
+    places = min(draft.method.starts, draft.method.tuning.finalists, len(values))
+    best = _clearly_best(found)
+    shares = []
+    for _ in range(places):
+        shares.append(_for_each(values, best))
+        found = found.masked_fill(_at(best, len(values)), -torch.inf)
+        best = _largest(found.mean(-1))
+    chosen = " and ".join(words(share) for share in shares)
+    draft = replace(draft, method=replace(draft.method, effective=shares[0]), shares=tuple(shares))
+    return draft, f"{WORDS['effective']} {chosen} chosen {note}"
+
+
+def raced_step_size(draft: Draft, values: tuple[float, ...], trials: Trials) -> tuple[Draft, str]:
+    """The best α; one candidate needs no race."""
+    if len(values) == 1:
+        return replace(draft, method=replace(draft.method, step_size=values[0])), ""
+    found, note = raced(draft.method, "step_size", values, trials)
+    chosen = _for_each(values, _clearly_best(found))
+    method = replace(draft.method, step_size=chosen)
+    return replace(draft, method=method), f"{WORDS['step_size']} {words(chosen)} chosen {note}"
 
 
 def raced(
     method: BALI, name: Literal["effective", "step_size"], values: tuple[float, ...], trials: Trials
-) -> tuple[BALI, str]:
-    """The value of a setting by the held-out likelihood of short runs; one candidate needs no race."""
-    if len(values) == 1:
-        return replace(method, **{name: values[0]}), ""
+) -> tuple[Tensor, str]:
+    """The likelihoods of held-out rows (C, …, R) after short runs with each of the values."""
     candidates = replace(
         method,
         members=len(values),
@@ -134,19 +186,19 @@ def raced(
     )
     posterior = trials.posterior(candidates, f"choosing the {WORDS[name]}")
     parts = posterior.weights.parts if isinstance(posterior.weights, Mixture) else (posterior.weights,)
-    found = torch.stack([trials.log_lik(replace(posterior, weights=part)) for part in parts])  # (C, …, R)
-    chosen = _for_each(values, _clearly_best(found))
+    found = torch.stack([trials.log_lik(replace(posterior, weights=part)) for part in parts])
     mean = found.flatten(1).mean(1).tolist()  # over rows and splits
     shown = ", ".join(f"{value:.3g}: {one:.3f}" for value, one in zip(values, mean, strict=True))
-    why = f"{WORDS[name]} {words(chosen)} chosen {_by(trials)} ({shown})"
-    return replace(method, **{name: chosen}), why
+    return found, f"{_by(trials)} ({shown})"
 
 
-def rehearsed(method: BALI, lengths: tuple[int, ...], trials: Trials) -> tuple[BALI, str]:
+def rehearsed(draft: Draft, lengths: tuple[int, ...], trials: Trials) -> tuple[Draft, str]:
     """Length and temperature by the held-out likelihood of whole runs."""
+    method = draft.method
+    run = draft.run(min(method.starts, method.tuning.rehearsal), trials.members)
     stages: list[tuple[Tensor, Tensor]] = []  # rows (…, R) at the best temperature (…,), of each length
     for length in lengths:
-        stages.append(_rehearsal(replace(method, steps=length), trials))
+        stages.append(_rehearsal(replace(run, steps=length), trials))
         chosen = _worth_it(torch.stack([rows for rows, _ in stages]), method.tuning.worth)  # (…,)
         if not bool((chosen == len(stages) - 1).any()):
             break
@@ -155,14 +207,12 @@ def rehearsed(method: BALI, lengths: tuple[int, ...], trials: Trials) -> tuple[B
     temperature = method.temperature or _for_each(TEMPERATURES, warm)
     shown = ", ".join(f"{n}: {rows.mean():.3f}" for n, (rows, _) in zip(lengths, stages, strict=False))
     why = f"{words(steps)} steps and temperature {words(temperature)} chosen {_by(trials)} ({shown})"
-    return replace(method, steps=steps, temperature=temperature), why
+    return replace(draft, method=replace(method, steps=steps, temperature=temperature)), why
 
 
 def _rehearsal(method: BALI, trials: Trials) -> tuple[Tensor, Tensor]:
     """The likelihoods of held-out rows (…, R), at the best of the temperatures (…,) or at the one given."""
-    starts = min(method.starts, method.tuning.rehearsal)
-    run = replace(method, members=starts, temperature=1.0)
-    posterior = trials.posterior(run, f"rehearsing {method.length} steps")
+    posterior = trials.posterior(replace(method, temperature=1.0), f"rehearsing {method.length} steps")
     assert isinstance(posterior.weights, Layerwise | Mixture)
     given = method.temperature
     scales = TEMPERATURES if given is None else (each(given, posterior.problem),)
@@ -200,6 +250,18 @@ def _largest(found: Tensor) -> Tensor:
 def _for_each(values: Sequence[float], best: Tensor) -> Each:
     """The value at a place: one where there are no splits, else one for each."""
     return values[int(best)] if best.dim() == 0 else tuple(values[i] for i in best.reshape(-1).tolist())
+
+
+def _for_members(value: Each, members: int) -> tuple[float, ...]:
+    """A setting for each of so many members; those of several splits repeat."""
+    own = value if isinstance(value, tuple) else (value,)
+    return own * (members // len(own))
+
+
+def _at(best: Tensor, candidates: int) -> Tensor:
+    """Where in (C, …, 1) the best (…,) are."""
+    index = torch.arange(candidates, device=best.device).reshape(-1, *[1] * best.dim())
+    return (index == best)[..., None]
 
 
 def _by(trials: Trials) -> str:
