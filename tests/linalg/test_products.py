@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayeswise.linalg import gram, logdet, multidigamma, multigammaln, solve_lower, solve_lower_t
+from bayeswise.linalg import GramSum, gram, logdet, multidigamma, multigammaln, solve_lower, solve_lower_t
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -30,6 +30,18 @@ def test_wide_gram_is_exactly_symmetric_off_its_diagonal_blocks() -> None:
     assert got.dtype == torch.float32
     assert torch.equal(got[:128, 128:], got[128:, :128].mT)
     assert torch.equal(got[:256, 256:], got[256:, :256].mT)
+
+
+@pytest.mark.parametrize("lead", [(), (2,)])
+@pytest.mark.parametrize("n", [1, 5, 191, 192, 300])
+def test_a_sum_of_grams_is_the_gram_of_all_rows(n: int, lead: tuple[int, ...]) -> None:
+    """Also where it is asked for before the last part."""
+    rows = normal(*lead, 21, n)
+    found = GramSum.like(rows)
+    for k, part in enumerate(rows.split(7, -2)):
+        found.add_(part)
+        seen = rows[..., : 7 * (k + 1), :]
+        torch.testing.assert_close(found.total(), seen.mT @ seen, rtol=1e-12, atol=1e-12)
 
 
 def test_gram_of_no_rows_is_zero() -> None:

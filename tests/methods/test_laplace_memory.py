@@ -111,7 +111,8 @@ def test_a_large_table_of_words_is_never_held_for_every_row(structure, monkeypat
 def test_a_smaller_batch_and_fewer_columns_take_less():
     model, x = cnn()
     large, small = (bw.Laplace().estimate_memory(model, x, batch_size=b) for b in (64, 16))
-    assert large.step == 4 * small.step and large.state == small.state
+    assert 3.5 * small.step < large.step <= 4 * small.step  # few rows of a layer are held for several columns
+    assert large.state == small.state
     drawn = bw.Laplace(curvature=bw.MonteCarloFisher()).estimate_memory(model, x)
     assert drawn.step < large.step
     trained = bw.Laplace(first=bw.MAP(), structure=bw.Diagonal()).estimate_memory(model, x)

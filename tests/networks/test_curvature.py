@@ -128,6 +128,30 @@ def test_full_and_diagonal_are_their_definition_in_any_split(problem, kind, spli
     close(squares, wanted.diagonal())
 
 
+def test_the_full_matrix_loses_nothing_in_its_products():
+    """Of a float32 network: the float64 products of its float32 gradients."""
+    torch.manual_seed(0)
+    x = torch.randn(B, INPUTS, generator=torch.Generator().manual_seed(3))
+    network = discover(mlp().float(), x)
+    done = backward(network, network.layer_parameters(), x)
+    columns = list(bw.Categorical().hessian_root(done.output))
+    rows = torch.cat([done.flat(done.back(s)) for s in columns]).double()
+    found = full(done, iter(columns))
+    assert found.dtype == torch.float64
+    torch.testing.assert_close(found, rows.mT @ rows, rtol=1e-12, atol=1e-16)
+
+
+@pytest.mark.parametrize("rows", [1, 2 * B, 10**6])
+def test_columns_are_joined_or_not_with_the_same_result(problem, rows, monkeypatch):
+    monkeypatch.setattr("bayeswise.networks.curvature.ENOUGH_ROWS", rows)
+    network, params, x, _, likelihood, _ = problem
+    done = backward(network, params, x)
+    columns = list(likelihood.hessian_root(done.output))
+    for name, found in right_factors(done, iter(columns)).items():
+        grads = [done.back(s)[name] for s in columns]
+        close(found, sum((g.mT @ g for g in grads), torch.zeros(()).double()))
+
+
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 def test_kronecker_factors_are_sums_over_rows(problem, kind):
     network, params, x, y, likelihood, _ = problem

@@ -1,4 +1,4 @@
-"""Tensors only: the safe Cholesky factorisation, products and triangular solves."""
+"""Tensors only: the safe Cholesky factorisation, triangular solves, Kronecker and other products."""
 
 from bayeswise.linalg.cholesky import (
     Factor,
@@ -8,8 +8,10 @@ from bayeswise.linalg.cholesky import (
     factorise,
     safe_cholesky,
 )
+from bayeswise.linalg.kronecker import Factors, NearestProduct, nearest_product
 from bayeswise.linalg.picks import first_alike, is_picks, merged, picked, scattered
 from bayeswise.linalg.products import (
+    GramSum,
     gram,
     logdet,
     multidigamma,
@@ -21,6 +23,9 @@ from bayeswise.linalg.products import (
 
 __all__ = [
     "Factor",
+    "Factors",
+    "GramSum",
+    "NearestProduct",
     "NumericalError",
     "NumericalWarning",
     "condition",
@@ -32,6 +37,7 @@ __all__ = [
     "merged",
     "multidigamma",
     "multigammaln",
+    "nearest_product",
     "picked",
     "safe_cholesky",
     "scattered",

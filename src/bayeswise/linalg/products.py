@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,6 +23,37 @@ def gram(rows: Tensor) -> Tensor:
         out[..., block, : block.stop] = panel
         out[..., : block.start, block] = panel[..., : block.start].mT
     return out
+
+
+@dataclass(frozen=True)
+class GramSum:
+    """Σ AᵀA, one A (…, R, n) after another: one triangle in place, the other in the end."""
+
+    lower: Tensor  # (…, n, n); above the blocks on its diagonal it is not filled
+
+    @classmethod
+    def like(cls, rows: Tensor) -> GramSum:
+        """Of no rows yet."""
+        return cls(rows.new_zeros(*rows.shape[:-2], rows.shape[-1], rows.shape[-1]))
+
+    def add_(self, rows: Tensor) -> None:
+        """Add AᵀA."""
+        if rows.dim() > 2:
+            self.lower.add_(gram(rows))
+            return
+        for block in self._blocks():
+            self.lower[block, : block.stop].addmm_(rows[:, block].mT, rows[:, : block.stop])
+
+    def total(self) -> Tensor:
+        """The sum so far, (…, n, n)."""
+        for block in self._blocks():
+            self.lower[..., : block.start, block] = self.lower[..., block, : block.start].mT
+        return self.lower
+
+    def _blocks(self) -> list[slice]:
+        n = self.lower.shape[-1]
+        size = n if n < 2 * BLOCK else BLOCK
+        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def solve_lower(lower: Tensor, b: Tensor) -> Tensor:

@@ -5,7 +5,9 @@ r"""An old posterior in the place of the prior: what was learned from rows that 
     q(w) = N(w*, (P + G / T)⁻¹)
     log p(new | old) = Σ_n log p(y_n | f_n) / T - ½ (w* - m)ᵀ P (w* - m) + ½ log |P| - ½ log |P + G / T|
 
-Curvatures add and δ stays, so the form must be one whose sums have the same form: diagonal or full.
+Curvatures add and δ stays. Diagonals and full matrices add in their own form; two Kronecker products do not:
+A₁ ⊗ B₁ + A₂ ⊗ B₂ is replaced by the nearest product (`linalg/kronecker.py`), in q and in the evidence. The
+pull of P in the training is exact.
 """
 
 from __future__ import annotations
@@ -16,11 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bayeswise.distributions import DenseGaussian, DiagonalGaussian
-from bayeswise.linalg import solve_lower
+from bayeswise.distributions import DenseGaussian, DiagonalGaussian, KroneckerGaussian, LayerGaussian
+from bayeswise.linalg import Factors, NearestProduct, nearest_product, solve_lower
 from bayeswise.methods.evidence import ROUNDS, TOLERANCE, Fit, Tuned, Weights, noise_scale, notes
-from bayeswise.methods.structures import Diagonal, Full, Structure
-from bayeswise.networks import Params
+from bayeswise.methods.structures import Diagonal, Full, Kronecker, Structure
+from bayeswise.networks import Network, Params, is_elementwise
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 from bayeswise.weights import JointGaussian, LayerGaussians
@@ -37,14 +39,13 @@ class Before:
     @classmethod
     def of(cls, old: Posterior, structure: Structure) -> Before:
         """Refuse forms that do not add, and forms that are not the same."""
-        weights = old.weights
-        if not isinstance(structure, Diagonal | Full):
+        weights: Any = old.weights
+        if not isinstance(structure, Kronecker | Diagonal | Full):
             raise ValueError(
                 f"Laplace: {structure} cannot go on from a posterior: two such matrices have no sum of that "
-                "form; use structure=bw.Diagonal() or bw.Full() for the old and the new rows"
+                "form; use structure=bw.Kronecker(), bw.Diagonal() or bw.Full() for the old and the new rows"
             )
-        form = JointGaussian if isinstance(structure, Full) else LayerGaussians
-        if not isinstance(weights, form) or not all(map(_adds, _parts(weights))):
+        if not _has_form(weights, structure, old.problem.network):
             raise ValueError(
                 f"Laplace: prior is a {old.method} posterior that is not {structure.word}; fit the old rows "
                 f"with bw.Laplace(structure=bw.{type(structure).__name__}())"
@@ -97,8 +98,7 @@ class Before:
             factor = _dense(self.weights).factor.to(flat)
             return (flat[..., None, :] @ factor).square().sum((-2, -1))
         parts = [
-            summed((layer.eigenvalues + layer.precision).to(moves[name]) * moves[name].square(), self.lead)
-            for name, layer in self.weights.layers.items()
+            summed(_square(layer, moves[name]), self.lead) for name, layer in self.weights.layers.items()
         ]
         return torch.stack(parts).sum(0)
 
@@ -109,39 +109,53 @@ class Before:
             total = old.curvature + _dense(new).curvature * scale[..., None, None]
             return replace(new, joint=DenseGaussian.of(total, old.precision))
         assert isinstance(self.weights, LayerGaussians) and isinstance(new, LayerGaussians)
-        layers = {}
-        for name, old in self.weights.layers.items():
-            extra = new.layers[name].eigenvalues
-            layers[name] = DiagonalGaussian(old.eigenvalues + extra * inner(scale, extra), old.precision)
+        layers = {
+            name: _sum(old, new.layers[name].tempered(inner(scale, new.means[name])))
+            for name, old in self.weights.layers.items()
+        }
         return replace(new, layers=layers)
 
-    def gained(self, weights: Weights) -> Tensor:
-        """γ of the new rows alone, (…,): P weights less tr P_old (P_old + G)⁻¹."""
-        if isinstance(weights, JointGaussian):
-            old, new = _dense(self.weights).factor, _dense(weights).factor
-            return new.shape[-1] - solve_lower(new, old).square().sum((-2, -1))
-        assert isinstance(self.weights, LayerGaussians) and isinstance(weights, LayerGaussians)
-        parts = [
-            summed(1 - (old.eigenvalues + old.precision) / (new.eigenvalues + new.precision), self.lead)
-            for old, new in zip(self.weights.layers.values(), weights.layers.values(), strict=True)
-        ]
-        return torch.stack(parts).sum(0)
+    def gained(self, new: Weights, scale: Tensor) -> Tensor:
+        """γ of the new rows alone, (…,): the derivative of log |P + scale G| in log scale."""
+        if isinstance(new, JointGaussian):
+            old, total = _dense(self.weights).factor, _dense(self.with_curvature(new, scale)).factor
+            return total.shape[-1] - solve_lower(total, old).square().sum((-2, -1))  # tr G (P + G)⁻¹
+        with torch.enable_grad():
+            log = scale.log().detach().requires_grad_()
+            volume = self.with_curvature(new, log.exp()).log_det(self.lead).sum()
+            return torch.autograd.grad(volume, log)[0]
 
     def tuned(self, fit: Fit, base: Weights) -> Tuned:
         """The Gaussian after the new rows, with their own noise where that is inferred."""
         s = torch.ones_like(fit.log_lik)
-        weights = self.with_curvature(base, 1 / (fit.temperature * s))
         for _ in range(ROUNDS if fit.problem.infers_noise else 0):
-            old, s = s, noise_scale(fit, {"": self.gained(weights)})
-            weights = self.with_curvature(base, 1 / (fit.temperature * s))
+            old, s = s, noise_scale(fit, {"": self.gained(base, 1 / (fit.temperature * s))})
             if bool(((s / old).log().abs() < TOLERANCE).all()):
                 break
+        scale = 1 / (fit.temperature * s)
+        weights = self.with_curvature(base, scale)
         change = self.weights.log_det(self.lead) - weights.log_det(self.lead)
         log_evidence = fit.log_lik_at(s) / fit.temperature + 0.5 * (change - self.distance(fit.means))
         delta = {name: _mean(part, self.lead) for name, part in self._precisions().items()}
         about = f"the prior is the posterior of an earlier fit, of {self.problem.n} rows, precision and all"
-        return Tuned(
-            weights, fit.noise * s[..., None, None], log_evidence, (about, *notes(fit, weights, delta))
+        about = (about, *self._missed(base, scale), *notes(fit, weights, delta))
+        return Tuned(weights, fit.noise * s[..., None, None], log_evidence, about)
+
+    def _missed(self, new: Weights, scale: Tensor) -> tuple[str, ...]:
+        """What the nearest products leave out, of all layers the worst."""
+        if not isinstance(self.weights, LayerGaussians) or not isinstance(new, LayerGaussians):
+            return ()
+        found = {
+            name: float(_product(old, new.layers[name].tempered(inner(scale, new.means[name]))).missed.max())
+            for name, old in self.weights.layers.items()
+            if isinstance(old, KroneckerGaussian)
+        }
+        if not found:
+            return ()
+        worst = max(found, key=lambda name: found[name])
+        return (
+            "old and new curvature together are the nearest Kronecker product to their sum, which misses at "
+            f'most {100 * found[worst]:.2g} % of it (layer "{worst}")',
         )
 
     def _precisions(self) -> dict[str, Tensor]:
@@ -157,12 +171,45 @@ def _dense(weights: Weights) -> DenseGaussian:
     return weights.joint
 
 
-def _parts(weights: Any) -> list[Any]:
-    return [weights.joint] if isinstance(weights, JointGaussian) else list(weights.layers.values())
+def _has_form(weights: Any, structure: Structure, network: Network) -> bool:
+    """Whether every part is what this structure makes of it."""
+    if isinstance(structure, Full):
+        return isinstance(weights, JointGaussian) and isinstance(weights.joint, DenseGaussian)
+    diagonal = {v.name for v in network.layers if isinstance(structure, Diagonal) or is_elementwise(v)}
+    return isinstance(weights, LayerGaussians) and all(
+        isinstance(layer, DiagonalGaussian if name in diagonal else KroneckerGaussian)
+        for name, layer in weights.layers.items()
+    )
 
 
-def _adds(part: Any) -> bool:
-    return isinstance(part, DenseGaussian | DiagonalGaussian)
+def _square(layer: LayerGaussian, move: Tensor) -> Tensor:
+    """Terms (…, I, O) whose sum is vec(D)ᵀ (G + δ) vec(D)."""
+    if isinstance(layer, KroneckerGaussian):
+        move = layer.left.mT.to(move) @ move @ layer.right.to(move)
+    return (layer.eigenvalues + layer.precision).to(move) * move.square()
+
+
+def _sum(old: LayerGaussian, new: LayerGaussian) -> LayerGaussian:
+    """Both curvatures under the old prior."""
+    if not isinstance(old, KroneckerGaussian):
+        return DiagonalGaussian(old.eigenvalues + new.eigenvalues, old.precision)
+    found = _product(old, new)
+    one = torch.ones((), dtype=found.left.dtype, device=found.left.device)
+    return KroneckerGaussian.of(found.left, found.right, one, old.precision)
+
+
+def _product(old: LayerGaussian, new: LayerGaussian) -> NearestProduct:
+    assert isinstance(old, KroneckerGaussian) and isinstance(new, KroneckerGaussian)
+    return nearest_product(_factors(old), _factors(new))
+
+
+def _factors(layer: KroneckerGaussian) -> Factors:
+    """A and B of G = A ⊗ B, whose eigenvalues are a bᵀ; B has trace 1."""
+    total = layer.eigenvalues.sum((-2, -1), keepdim=True)
+    a, b = layer.eigenvalues.sum(-1), layer.eigenvalues.sum(-2)
+    b = b / total.squeeze(-1).clamp_min(torch.finfo(b.dtype).tiny)
+    q_a, q_b = layer.left, layer.right
+    return (q_a * a[..., None, :]) @ q_a.mT, (q_b * b[..., None, :]) @ q_b.mT
 
 
 def _mean(values: Tensor, lead: int) -> Tensor:

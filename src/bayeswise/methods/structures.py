@@ -20,6 +20,7 @@ from bayeswise.linearised import Link
 from bayeswise.networks import LayerView, Network, Params, is_elementwise
 from bayeswise.networks.curvature import (
     CHUNK_NUMBERS,
+    ENOUGH_ROWS,
     Backward,
     diagonal,
     full,
@@ -200,12 +201,12 @@ class Kronecker:
         return LayerGaussians(means, {}, None, link, layers)
 
     def numbers(self, sizes: Sizes) -> Numbers:
-        """Factors, their eigenvectors and values; the gradients of several columns at once."""
+        """Factors, their eigenvectors and values; the gradients of a column, or of several with few rows."""
         own, others = sizes.parted()
         factors = sum(k.groups * (k.inputs**2 + k.outputs**2) for k in own.layers)
-        signals = [k.signals for k in own.layers if not k.is_output] or [0]
-        held = min(sizes.columns, CHUNK_NUMBERS // max(1, *signals) + 1)
-        step = sizes.forward + held * (sum(signals) + max(signals))
+        inner = [k for k in own.layers if not k.is_output]
+        held = [k.signals * min(sizes.columns, -(-ENOUGH_ROWS // k.rows)) for k in inner] or [0]
+        step = sizes.forward + sum(k.signals for k in inner) + sum(held) + max(held)
         if others.layers:
             apart = Diagonal().numbers(others)
             step += apart.step - others.forward
@@ -286,9 +287,9 @@ class Full:
         return JointGaussian(means, {}, None, link, joint)
 
     def numbers(self, sizes: Sizes) -> Numbers:
-        """Squares of the number of weights: the sum, three of a batch, G and its factor."""
+        """Squares of the number of weights: the sum, one of a batch in float64, G and its factor."""
         size = sizes.weights
-        step = sizes.forward + 2 * sizes.examples * size + 3 * size**2
+        step = sizes.forward + 3 * sizes.examples * size + 2 * size**2
         return Numbers(size**2, step, 2 * size**2 + 2 * size)
 
 

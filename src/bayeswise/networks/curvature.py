@@ -26,12 +26,13 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from bayeswise.linalg import first_alike, gram, is_picks, merged, scattered
+from bayeswise.linalg import GramSum, first_alike, gram, is_picks, merged, scattered
 from bayeswise.networks.network import Network, Params
 from bayeswise.networks.signals import by_call, recorded
 
 Gradients = dict[str, Tensor]  # g (…, R, O) by layer, of one column
 CHUNK_NUMBERS = 2**22  # of the per-example gradients that are held at once
+ENOUGH_ROWS = 512  # for one product: fewer are joined with those of the next columns
 
 
 class Curved(Protocol):
@@ -221,31 +222,44 @@ def right_factors_and_diagonal(
     done: Backward, columns: Iterator[Tensor], elementwise: Collection[str]
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Σ Σ_s g gᵀ of every layer, but the diagonal of those that are named: from the same backward passes."""
-    squares, total = Squares(done), {}
-
-    def gradients() -> Iterator[Gradients]:
-        for s in columns if done.rows else ():
-            grads = done.back(s)
-            squares.add_({name: grads.pop(name) for name in elementwise})
-            yield grads
-
-    for some in _together(gradients()):
-        for name in some[0]:
-            found = gram(torch.cat([grads[name] for grads in some], -2))  # one product for several columns
-            total[name] = total[name].add_(found) if name in total else found
-    return total, squares.sums()
+    squares, products = Squares(done), Products()
+    for s in columns if done.rows else ():
+        grads = done.back(s)
+        squares.add_({name: grads.pop(name) for name in elementwise})
+        products.add_(grads)
+    return products.sums(), squares.sums()
 
 
-def _together(gradients: Iterator[Gradients]) -> Iterator[list[Gradients]]:
-    """The gradients of as many columns as may be held at once."""
-    held: list[Gradients] = []
-    for grads in gradients:
-        held.append(grads)
-        if len(held) * max((g.numel() for g in grads.values()), default=0) > CHUNK_NUMBERS:
-            yield held
-            held = []
-    if held:
-        yield held
+@dataclass(frozen=True)
+class Products:
+    """Σ Σ_s g gᵀ, one column after another; each while it is at hand, unless its rows are few."""
+
+    total: dict[str, GramSum] = field(default_factory=dict)
+    held: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def add_(self, grads: Gradients) -> None:
+        """Add a column."""
+        for name, g in grads.items():
+            some = self.held.setdefault(name, [])
+            some.append(g)
+            if len(some) * g.shape[-2] >= ENOUGH_ROWS:
+                self._join(name)
+
+    def sums(self) -> dict[str, Tensor]:
+        """Those of the columns so far, (…, O, O) by layer."""
+        for name in self.held:
+            self._join(name)
+        return {name: total.total() for name, total in self.total.items()}
+
+    def _join(self, name: str) -> None:
+        some = self.held[name]
+        if not some:
+            return
+        rows = some[0] if len(some) == 1 else torch.cat(some, -2)
+        if name not in self.total:
+            self.total[name] = GramSum.like(rows)
+        self.total[name].add_(rows)
+        some.clear()
 
 
 def diagonal(done: Backward, columns: Iterator[Tensor]) -> dict[str, Tensor]:
@@ -306,5 +320,13 @@ def _squared_gradients(x: Tensor, g: Tensor, examples: int) -> Tensor:
 
 
 def full(done: Backward, columns: Iterator[Tensor]) -> Tensor:
-    """Σ_n Σ_s vec(Σ_t x g) vec(Σ_t x g)ᵀ of all layers together, (…, P, P)."""
-    return sum((gram(done.flat(done.back(s))) for s in columns), torch.zeros(()))
+    """Σ_n Σ_s vec(Σ_t x g) vec(Σ_t x g)ᵀ of all layers together, (…, P, P).
+
+    In float64: what products lose in float32, an inverse enlarges by the condition of the matrix.
+    """
+    total: GramSum | None = None
+    for s in columns:
+        rows = done.flat(done.back(s)).double()
+        total = GramSum.like(rows) if total is None else total
+        total.add_(rows)
+    return torch.zeros(()) if total is None else total.total()
