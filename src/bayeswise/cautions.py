@@ -10,7 +10,7 @@ from torch import Tensor
 from bayeswise.data import Rows, TensorRows
 
 FEW_ROWS = 50
-MOST_COLUMNS, MOST_ROWS = 2_000, 10_000  # of which the rank is looked at
+MOST_WORK = 500_000_000  # rows · columns²: the rank of more would cost as much as a fit
 OUTLIER = 8.0  # robust standard deviations; of a Gaussian one row in 10^15 is farther away
 RARE = 0.05  # the share of a class
 
@@ -31,22 +31,28 @@ def _few(n: int) -> Iterator[str]:
 
 def _rank(x: Tensor) -> Iterator[str]:
     """Columns that others determine: the data cannot tell their weights apart."""
-    if x.dim() != 2 or not x.is_floating_point() or not 1 < x.shape[1] <= MOST_COLUMNS:
+    if x.dim() != 2 or not x.is_floating_point() or x.shape[1] < 2:
         return
-    some = x[:MOST_ROWS].double()
+    varies = _varies(x)
+    columns = int(varies.sum())
+    if columns < x.shape[1]:
+        yield f"{x.shape[1] - columns} of {x.shape[1]} input columns are constant"
+    enough, most = min(len(x), 4 * columns), MOST_WORK // max(1, columns) ** 2
+    if columns < 2 or most < enough:
+        return
+    some = x[:most, varies].double()
     some = some - some.mean(0)
-    scale = some.square().mean(0).sqrt()
-    constant = scale <= 1e-9 * x.double().abs().amax(0).clamp_min(1e-300)
-    some = some[:, ~constant] / scale[~constant]
-    if int(constant.sum()):
-        yield f"{int(constant.sum())} of {x.shape[1]} input columns are constant"
-    if some.shape[1] < 2:
-        return
-    values = torch.linalg.svdvals(some)
+    values = torch.linalg.svdvals(some / some.square().mean(0).sqrt().clamp_min(1e-300))
     rank = int((values > 1e-6 * values[0]).sum())
-    if rank < some.shape[1]:
-        why = "there are fewer rows" if len(x) <= some.shape[1] else "columns repeat one another"
-        yield f"the inputs have rank {rank} of {some.shape[1]} columns ({why}): the prior tells them apart"
+    if rank < columns:
+        why = "there are fewer rows" if len(x) <= columns else "columns repeat one another"
+        yield f"the inputs have rank {rank} of {columns} columns ({why}): the prior tells them apart"
+
+
+def _varies(x: Tensor) -> Tensor:
+    """Which columns of (N, I) are not constant, up to rounding."""
+    low, high = x.aminmax(dim=0)
+    return (high - low).double() > 1e-9 * torch.maximum(low.abs(), high.abs()).double()
 
 
 def _outliers(y: Tensor) -> Iterator[str]:

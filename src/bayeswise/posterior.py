@@ -356,7 +356,9 @@ def prepared_inputs(x: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     if x.dim() == 0 or x.shape[0] == 0:
         raise ValueError(f"inputs have shape {tuple(x.shape)}; at least one row is needed")
     x = x.to(device=device, dtype=dtype if x.is_floating_point() else x.dtype)
-    bad = int((~torch.isfinite(x)).sum()) if x.is_floating_point() else 0
+    if not x.is_floating_point() or bool(x.sum().isfinite()):  # one that is not would make the sum so
+        return x
+    bad = int((~torch.isfinite(x)).sum())
     if bad:
         raise ValueError(f"{bad} of {x.numel()} inputs are NaN or infinite; clean those rows or impute them")
     return x

@@ -27,6 +27,7 @@ from bayeswise.networks.views import LayerView
 
 WIDE = 20_000  # weights of the largest layer from which a loop over members beats vmap
 PROBES = (-1e3, -1e-3, 1e-3, 1e3)  # both signs, small and large
+PROBED = 32  # rows
 
 
 def discover(module: nn.Module, x: Tensor, select: Select = None, members: bool = False) -> Network:
@@ -46,7 +47,7 @@ def discover(module: nn.Module, x: Tensor, select: Select = None, members: bool 
     own = {name for layer in layers for name in layer.parameters}
     constants = {name: value for name, value in values.items() if name not in own}
     named = [(views[name], outputs) for name, outputs in calls.items()]
-    output_layer = _output_layer(out, named, lambda view: _returned(module, view, values, x))
+    output_layer = _output_layer(out, named, lambda view: _returned(module, view, values, x[:PROBED]))
     network = Network(module, layers, constants, dtype, rows.shape[-1], output_layer, True)
     network = replace(network, changes_input=given._version > 0, width=max(sizes) // len(x))
     network = _with_elementwise(network, values, x, select)
