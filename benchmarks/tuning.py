@@ -24,7 +24,7 @@ import bayeswise as bw
 from bayeswise.bench.datasets import load, rows
 from bayeswise.bench.models import mlp
 from bayeswise.bench.settings import recipe
-from bayeswise.methods.tuning import TEMPERATURES
+from bayeswise.methods.tuning import TEMPERATURES, Draft
 from bayeswise.posterior import Posterior
 from bayeswise.weights import Layerwise, Mixture
 
@@ -34,6 +34,11 @@ CHANGES: dict[str, dict | None] = {
     "four members": {},
     "one member": {"members": 1},
     "every row counts four times": {"effective": 4.0},
+    "every row counts sixteen times": {"effective": 16.0},
+    "once and four times, by turns": {"turns": (1.0, 4.0)},
+    "four and sixteen times, by turns": {"turns": (4.0, 16.0)},
+    "once and a quarter, by turns": {"turns": (1.0, 0.25)},
+    "a quarter and a sixteenth, by turns": {"turns": (0.25, 0.0625)},
     "a quarter of the rows counts": {"effective": 0.25},
     "a sixteenth of the rows counts": {"effective": 0.0625},
     "step size 1": {"step_size": 1.0},
@@ -61,8 +66,10 @@ def judged(options, name: str, change: str) -> dict:
     data = rows(dataset, range(len(dataset.train)))
     own = CHANGES[change]
     batch = None if own is None else own.get("batch")
-    given = {} if own is None else {key: value for key, value in own.items() if key != "batch"}
+    given = {} if own is None else {key: value for key, value in own.items() if key not in ("batch", "turns")}
     method = bw.BALI() if own is None else bw.BALI(**(BASE | given))
+    if own is not None and "turns" in own:
+        method = Draft(method, own["turns"]).run(method.starts, len(data.x))
     start = time.perf_counter()
     posterior = bw.fit(
         mlp(made.sizes, made.activation, options.seed),
