@@ -69,6 +69,9 @@ def test_dropout_and_map_have_the_papers_rate_and_decay():
 def test_a_new_table_gets_the_usual_network():
     plain = recipe(dataset("mine", columns=3), "bali", "default", steps=12)
     assert plain.method == bw.BALI(steps=12) and plain.sizes == (3, 50, 1) and plain.batch == 51
+    assert recipe(dataset("mine", columns=3), "bali", "single").method == bw.BALI(members=1)
+    with pytest.raises(ValueError, match="settings single are BALI's"):
+        recipe(dataset("mine", columns=3), "map", "single")
     classes = recipe(dataset("mine", "classification", classes=3), "map", "default")
     assert classes.sizes == (5, 256, 256, 3) and classes.activation == "leaky_tanh"
 

@@ -33,7 +33,7 @@ METHODS = {
     "swag": "SWAG",
 }
 # In this order, others behind.
-SETTINGS = ("paper", "reproduction", "printed", "default")
+SETTINGS = ("paper", "reproduction", "printed", "default", "single")
 SETTINGS += ("weight", "local", "deterministic", "kl=1", "kl=0.1", "kl=0.001")
 
 

@@ -3,7 +3,8 @@
 `paper` is what the paper prints with decisions 5 to 9 and 17 of our reading (docs/decisions.md): the noise
 floor 0.01², the first layer as printed for the UCI tables, N_eff = 0.2 N on MNIST and FashionMNIST. `printed`
 takes the printed figure in both of these. `reproduction` is `paper` with step size 0.5, chosen on validation
-rows (docs/reproduction.md says why). `default` is the method without arguments on the same network.
+rows (docs/reproduction.md says why). `default` is the method without arguments on the same network, `single`
+the same with one start where BALI would have several.
 """
 
 from __future__ import annotations
@@ -82,6 +83,14 @@ def _defaults(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likel
     return fresh(method), _likelihood(dataset)
 
 
+def _single(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
+    """The defaults with one start."""
+    chosen, likelihood = _defaults(dataset, method, n)
+    if not isinstance(chosen, BALI):
+        raise ValueError(f"settings single are BALI's; use --settings paper or default for {method}")
+    return replace(chosen, members=1), likelihood
+
+
 def _papers(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
     """The paper's figures, where it has them."""
     make = PUBLISHED.get((method, dataset.kind))
@@ -114,6 +123,7 @@ def _reproduction(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], L
 SETTINGS: dict[str, Callable[[Dataset, str, int], tuple[Method[Any], Likelihood]]] = {
     "paper": _papers,
     "default": _defaults,
+    "single": _single,
     "printed": _printed,
     "reproduction": _reproduction,
 }
