@@ -177,6 +177,18 @@ def test_reproduced_cells_are_counted_by_settings():
     assert "BALI, paper: 3 of 14 cells reproduced (10 not run yet)." in text
 
 
+def test_defaults_are_counted_against_all_columns_at_the_papers_digits():
+    """Yacht: 0.642 ± 0.042 is the best RMSE; concrete: -2.976 ± 0.079, but dropout has -2.937."""
+    lines = [line(settings="default", metrics={"rmse": 0.6424, "ll": -0.779})]  # a tie; 0.001 too far
+    lines += [line("concrete", settings="default", metrics={"rmse": 4.5781, "ll": -2.9384})]
+    text = " ".join(findings.uci(runs(lines)))
+    assert (
+        "of 4 cells 3 not worse than its BALI by more than one of its standard errors, 1 better, 1 the best"
+        in text
+    )
+    assert "BALI, single" not in text
+
+
 def test_baselines_are_judged_against_the_papers_columns():
     """DO has 0.666 on Yacht and 4.826 on Concrete."""
     lines = [
