@@ -78,8 +78,8 @@ def _against_the_paper(found: Sequence[Run]) -> Iterator[str]:
         within, better, best = (sum(said) for said in zip(*(_beats(*pair) for pair in pairs), strict=True))
         yield (
             f"{label(('bali', settings))}, beside the paper's tables at their number of digits: "
-            f"of {len(pairs)} cells {within} not worse than its BALI by more than one of its standard errors, {better} better, "
-            f"{best} the best of its six columns."
+            f"of {len(pairs)} cells {within} at most one of its standard errors worse than its BALI, "
+            f"{better} better, {best} the best of its six columns."
         )
 
 
