@@ -172,7 +172,7 @@ def test_everything_open_is_chosen_and_said():
     assert isinstance(posterior.weights, Mixture) and len(posterior.weights.parts) == 2
     summary = posterior.summary()
     for name in ("share of rows that count", "step size", "40 steps and temperature"):
-        chosen = rf"^{name} [\d.]+( and [\d.]+)? chosen by the log-likelihood of 18 held-out rows"
+        chosen = rf"^{name} [\d.]+( and [\d.]+ in turn)? chosen by the log-likelihood of 18 held-out rows"
         assert re.search(chosen, summary, re.M)
     assert "40 steps of 2 starts" in summary
 
@@ -203,13 +203,28 @@ def test_the_two_best_shares_take_turns_in_every_split():
     draft, note = raced_shares(Draft(method), (1.0, 4.0, 16.0), trials)
     assert draft.shares == ((16.0, 1.0), (4.0, 4.0))
     assert note.startswith(
-        "share of rows that count 1 to 16 and 4 chosen by the log-likelihood of 4 held-out"
+        "share of rows that count 1 to 16 and 4 in turn chosen by the log-likelihood of 4 held-out"
     )
     assert draft.run(3, 2).effective == (16.0, 1.0, 4.0, 4.0, 16.0, 1.0)
     assert draft.run(2, 6).effective == (16.0, 1.0, 16.0, 1.0, 16.0, 1.0, *[4.0] * 6)
     assert draft.run(1, 2).effective == (16.0, 1.0)
     assert Draft(method, (4.0, 4.0)).run(4, 1).effective == 4.0
     assert Draft(method, (4.0, 1.0)).run(3, 1).effective == (4.0, 1.0, 4.0)
+
+
+def test_what_was_given_is_not_said_to_be_chosen():
+    x, y = data()
+    lengths = replace(SHORT, lengths=(20, 40), step_sizes=(0.5,))
+    posterior = fit(x, y, bw.BALI(effective=0.5, members=1, temperature=1.0, tuning=lengths))
+    assert re.search(r"^(20|40) steps chosen by the log-likelihood", posterior.summary(), re.M)
+
+
+def test_a_choice_can_be_written_down_again():
+    """`effective=(a, b)` with four members: the starts take turns, as they do when it is chosen."""
+    x, y = data()
+    again = bw.BALI(steps=30, step_size=0.5, effective=(1.0, 0.25), members=4, temperature=0.5)
+    parts: Any = fit(x, y, again).weights
+    assert [round(float(part.layers["0"].dof), 6) for part in parts.parts] == [60, 15, 60, 15]
 
 
 def test_starts_have_the_share_of_their_turn():

@@ -159,7 +159,7 @@ def raced_shares(draft: Draft, values: tuple[float, ...], trials: Trials) -> tup
         shares.append(_for_each(values, best))
         found = found.masked_fill(_at(best, len(values)), -torch.inf)
         best = _largest(found.mean(-1))
-    chosen = " and ".join(words(share) for share in shares)
+    chosen = " and ".join(words(share) for share in shares) + (" in turn" if places > 1 else "")
     draft = replace(draft, method=replace(draft.method, effective=shares[0]), shares=tuple(shares))
     return draft, f"{WORDS['effective']} {chosen} chosen {note}"
 
@@ -206,7 +206,8 @@ def rehearsed(draft: Draft, lengths: tuple[int, ...], trials: Trials) -> tuple[D
     steps = _for_each(lengths, chosen)
     temperature = method.temperature or _for_each(TEMPERATURES, warm)
     shown = ", ".join(f"{n}: {rows.mean():.3f}" for n, (rows, _) in zip(lengths, stages, strict=False))
-    why = f"{words(steps)} steps and temperature {words(temperature)} chosen {_by(trials)} ({shown})"
+    warmth = f" and temperature {words(temperature)}" if method.temperature is None else ""
+    why = f"{words(steps)} steps{warmth} chosen {_by(trials)} ({shown})"
     return replace(draft, method=replace(method, steps=steps, temperature=temperature)), why
 
 
