@@ -48,6 +48,19 @@ def test_columns_of_any_size_and_place_count_alike():
     assert cautions(rows(scaled, Y)) == ()
 
 
+def one_hot(classes: int, seed: int) -> torch.Tensor:
+    labels = torch.randint(classes, (300,), generator=torch.Generator().manual_seed(seed))
+    return nn.functional.one_hot(labels, classes).float()
+
+
+def test_texts_that_are_one_hot_encoded_are_no_cause():
+    coded = torch.cat([one_hot(2, 0)[:, :1], X, one_hot(3, 1), one_hot(2, 2), one_hot(4, 3)], 1)
+    assert cautions(rows((coded - coded.mean(0)) / coded.std(0), Y)) == ()
+    repeated = torch.cat([coded, X[:, :1], one_hot(3, 1)], 1)
+    (found,) = cautions(rows(repeated, Y))
+    assert "rank 12 of 15 columns (columns repeat one another)" in found
+
+
 def test_images_and_many_equal_targets_are_no_cause():
     assert cautions(rows(normal(80, 1, 4, 4), normal(80, 1))) == ()
     zeros = torch.zeros(300, 1).index_fill_(0, torch.arange(40), 1.0)

@@ -219,6 +219,13 @@ def test_fit_predicts_classes(kind_model: tuple[Path, dict[str, Any]], tmp_path:
     assert (model / "report.html").read_text().count("<svg") == 2
 
 
+def test_an_interval_of_classes_is_refused_in_a_note(kind_model: tuple[Path, dict[str, Any]], tmp_path: Path):
+    data = written(tmp_path, "weight,noise\n4,0\n")
+    notes = answer("predict", kind_model[0], data, "--interval", 0.9)["notes"]
+    assert notes == ['--interval is for numbers; "kind" is a class and gets probabilities']
+    assert answer("predict", kind_model[0], data)["notes"] == []
+
+
 def test_the_task_can_be_told(tmp_path: Path):
     data = written(tmp_path, "x,y\n" + "".join(f"{i},{i % 3}\n" for i in range(60)))
     common = ("fit", data, "--target", "y", "--steps", STEPS)
@@ -325,7 +332,7 @@ def test_semicolons_and_windows_letters(tmp_path: Path):
     rows = "".join(f"{i},5;{'é' if i % 2 else 'a'};{3 * i},25\n" for i in range(30))
     data = written(tmp_path, ("größe;café;y\n" + rows).encode("cp1252"))
     told = answer("fit", data, "--target", "y", "--out", tmp_path / "m", "--steps", STEPS)
-    assert told["columns"] == 2 and told["inputs"] == 3
+    assert told["columns"] == 2 and told["inputs"] == 2  # two texts are one input
     assert any("Windows-1252" in note for note in told["notes"])
     assert any("';'" in note for note in told["notes"])
 
@@ -371,6 +378,9 @@ def test_an_earlier_model_is_replaced_and_said(tmp_path: Path):
     common = ("fit", data, "--target", "price", "--out", tmp_path / "m", "--steps", 3)
     answer(*common)
     assert any("will be replaced" in note for note in answer(*common, "--method", "map")["notes"])
+    for wrong in (("--method", "none"), ("--drop", "nothing")):  # nothing is replaced, nothing is said
+        result = run(*common, *wrong)
+        assert result.exit_code and "replaced" not in result.stderr
 
 
 def test_a_model_of_another_origin(tmp_path: Path):

@@ -4,6 +4,8 @@ import dataclasses
 import importlib.util
 import os
 import re
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +15,7 @@ from click.testing import CliRunner
 from torch import nn
 
 import bayeswise as bw
-from bayeswise.methods import BALI, METHODS
+from bayeswise.methods import BALI, METHODS, Registry
 from bayeswise.methods.protocol import Steps
 
 ROOT = Path(__file__).parents[1]
@@ -107,6 +109,69 @@ def test_the_blocks_of_a_page_run(page: str, short_runs):
         assert names["everyone"].mean.shape == (4, 300, 1)
         assert names["history"][0][0] == 50
         assert float(names["far"].epistemic) > float(names["prediction"].epistemic.mean())
+
+
+def test_the_noise_of_the_summary_is_what_the_guide_says():
+    x, y = smooth(200, 0)
+    method = bw.BALI(steps=60, temperature=2.0)
+    posterior = bw.fit(small_network(1), (x, y), bw.Gaussian(), method, progress=False)
+    said = re.findall(r"mean noise ([\d.e-]+)", posterior.summary())[-1]  # of the output layer
+    expected = float(said) * float(y.std(correction=0)) * 2.0**0.5
+    assert float(posterior.predict(x).aleatoric.mean()) == pytest.approx(expected, rel=2e-3)
+    assert "200 rows counted as" in posterior.summary() and "temperature 2" in posterior.summary()
+
+
+@pytest.fixture
+def smallest(monkeypatch) -> dict:
+    """The names of the smallest method, as the page on the design shows it."""
+    (code,) = (code for code in blocks(ROOT / "docs" / "design.md", "python") if "class Restarts" in code)
+    monkeypatch.setattr("bayeswise.methods.METHODS", Registry(dict.items(METHODS)))
+    names: dict = {"__name__": "smallest"}
+    monkeypatch.setitem(sys.modules, "smallest", types.ModuleType("smallest"))  # dataclasses look there
+    exec(compile(code, "docs/design.md", "exec"), names)
+    return names
+
+
+def smooth(rows: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = torch.Generator().manual_seed(seed)
+    x = torch.randn(rows, 2, generator=rng)
+    return x, 30 + 10 * x[:, 0] * x[:, 1] + torch.randn(rows, generator=rng)
+
+
+def small_network(outputs: int) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 20), nn.Tanh(), nn.Linear(20, outputs))
+
+
+def test_the_smallest_method_learns_is_saved_and_resumed(smallest: dict, tmp_path: Path):
+    (x, y), (new, truth) = smooth(200, 0), smooth(100, 1)
+    network, method = small_network(1), smallest["Restarts"]()
+    posterior = bw.fit(network, (x, y), bw.Gaussian(), method, progress=False)
+    prediction = posterior.predict(new)
+    assert float(bw.metrics.rmse(prediction.mean, truth)) < 0.25 * float(truth.std())
+    assert 0.8 < float(bw.metrics.coverage(*prediction.interval(0.9), truth)) < 0.98
+    assert "5 networks, 500 steps" in posterior.summary()
+    posterior.save(tmp_path / "m")
+    assert torch.equal(bw.load(tmp_path / "m", network).predict(new).mean, prediction.mean)
+    run = {"progress": False, "checkpoint": bw.Checkpoints(tmp_path / "run", every=200)}
+    for _ in range(2):
+        again = bw.fit(network, (x, y), bw.Gaussian(), method, **run)
+        assert torch.equal(again.predict(new).mean, prediction.mean)
+
+
+def test_the_smallest_method_takes_classes_members_and_a_name(smallest: dict):
+    from bayeswise import methods
+
+    (x, y), method = smooth(200, 0), methods.fresh("restarts", 300)
+    assert method == smallest["Restarts"](steps=300)
+    labels = (y > 30).long()
+    found = bw.fit(small_network(2), (x, labels), bw.Categorical(), method, progress=False).predict(x)
+    assert float(bw.metrics.accuracy(found.mean, labels)) > 0.9
+    pairs = (torch.stack([x, -x]), torch.stack([y, y])[..., None])
+    both = bw.fit(small_network(1), pairs, bw.Gaussian(0.5), method, members=2, progress=False)
+    for mean in both.predict(pairs[0]).mean:
+        assert float(bw.metrics.rmse(mean, y)) < 0.25 * float(y.std())
 
 
 def words(text: str) -> list[str]:
@@ -303,6 +368,7 @@ RAISES: dict[str, Callable[[Path], object]] = {
     "give a pair (x, y) of tensors or arrays, a Dataset or a DataLoader": lambda _: fit(data=X),
     "their rows do not agree": lambda _: fit(data=(X, Y[:3])),
     "inputs are NaN or infinite": lambda _: fit(data=(NAN, Y)),
+    "the model computes with floats": lambda _: fit(data=(X.long(), Y)),
     "targets are NaN or infinite": lambda _: fit(data=(X, NAN[:, 0])),
     "give one column for each output": lambda _: fit(data=(X, X)),
     "number the classes from 0": lambda _: fit(mlp(5, 3), (X, torch.arange(7)), bw.Categorical()),

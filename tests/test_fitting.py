@@ -405,9 +405,40 @@ def test_the_warning_is_short_and_the_summary_is_whole():
     assert len(names) == 10 and ", ".join(names) in posterior.summary()
 
 
+@pytest.mark.parametrize(
+    ("layer", "shape"), [(lambda: nn.Linear(I, O), (N, I)), (lambda: nn.Conv1d(I, O, 1), (N, I, 1))]
+)
+def test_whole_numbers_for_a_model_of_floats_are_refused_with_the_remedy(layer, shape):
+    x, network = torch.ones(shape, dtype=torch.int64), nn.Sequential(layer(), nn.Flatten())
+    with pytest.raises(ValueError, match=r"^x has type int64, the model computes with floats; give x.float"):
+        bw.fit(network, (x, random(N, O)), bw.Gaussian(), bw.MAP(steps=1), **QUIET)
+    posterior = bw.fit(network, (x.float(), random(N, O)), bw.Gaussian(), bw.MAP(steps=1), **QUIET)
+    with pytest.raises(ValueError, match=r"like those it was fitted on, as floats: x.float\(\)$"):
+        posterior.predict(x)
+
+
+def test_whole_numbers_of_an_embedding_get_the_models_own_reason():
+    network = nn.Sequential(nn.Embedding(4, I), nn.Flatten(), nn.Linear(I + 1, O))
+    with pytest.raises(ValueError, match="the model cannot run on x of shape .*int64: mat1 and mat2 shapes"):
+        bw.fit(network, (torch.ones(N, 1).long(), random(N, O)), bw.Gaussian(), bw.MAP(steps=1), **QUIET)
+
+
+def test_the_first_input_that_is_no_number_is_named():
+    x = random(N, I)
+    x[3, 2] = x[4, 0] = torch.nan
+    with pytest.raises(ValueError, match=r"2 of \d+ inputs are NaN .* the first is x\[3, 2\]; clean"):
+        bw.fit(model(), (x, random(N, O)), bw.Gaussian(), bw.MAP(steps=1), **QUIET)
+
+
 def test_warnings_can_be_named():
     assert bw.NumericalWarning is NumericalWarning and bw.FixedParametersWarning is FixedParametersWarning
-    assert len(bw.__all__) <= 28
+
+
+def test_completion_knows_every_public_name():
+    public = {*bw._WHERE, *bw._ALSO}
+    assert {"Kronecker", "Full", "Evidence", "Validation", "Tuning", "Pairwise", "fit", "metrics"} <= public
+    assert public < set(bw.__all__) and set(dir(bw)) == set(bw.__all__)
+    assert len(bw.__all__) == len(set(bw.__all__)) and all(hasattr(bw, name) for name in bw.__all__)
 
 
 # -------------------------------------------------------------------------------------- the identity of a run

@@ -142,6 +142,8 @@ def test_another_model_is_refused_with_the_culprit(tmp_path):
     for message, model in cases.items():
         with pytest.raises(SavedModelError, match=message):
             bw.load(tmp_path / "m", model)
+    with pytest.raises(TypeError, match="model is a NoneType; .* give a torch.nn.Module like the one"):
+        bw.load(tmp_path / "m", None)  # type: ignore[arg-type]
     extra = gated()
     extra.register_buffer("count", torch.zeros(2))
     with pytest.raises(SavedModelError, match='has "count", which the saved one has not'):

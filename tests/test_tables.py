@@ -14,6 +14,7 @@ from bayeswise.tables import (
     Encoder,
     NumberColumn,
     NumberTarget,
+    PairColumn,
     Table,
     TableError,
     choose_target,
@@ -130,28 +131,52 @@ def test_missing_files_have_neighbours(tmp_path: Path):
 
 
 def test_encoding_is_one_hot_with_fills_and_flags():
-    data = frame(n=["1", "2", np.nan, "6"], c=["b", "a", "b", np.nan])
-    encoder = Encoder.learn(data, np.arange(4), imputes=True)
+    data = frame(n=["1", "2", np.nan, "6", "2"], c=["b", "a", "b", np.nan, "c"])
+    encoder = Encoder.learn(data, np.arange(5), imputes=True)
     x, notes = encoder.encode(Table(data, "data.csv"))
-    assert encoder.features == ("n", "n is missing", "c = a", "c = b", "c is missing")
-    expected = [[1, 0, 0, 1, 0], [2, 0, 1, 0, 0], [2, 1, 0, 1, 0], [6, 0, 0, 1, 1]]
+    assert encoder.features == ("n", "n is missing", "c = a", "c = b", "c = c", "c is missing")
+    expected = [[1, 0, 0, 1, 0, 0], [2, 0, 1, 0, 0, 0], [2, 1, 0, 1, 0, 0], [6, 0, 0, 1, 0, 1]]
+    expected += [[2, 0, 0, 0, 1, 0]]
     np.testing.assert_array_equal(x, expected)
     assert len(notes) == 1 and '"n" (1)' in notes[0] and '"c" (1)' in notes[0]
 
 
+def test_two_texts_are_one_input_with_new_ones_between():
+    data = frame(flag=["True", "False", np.nan, "True"])
+    encoder = Encoder.learn(data, np.arange(4), imputes=True)
+    assert encoder.columns == (PairColumn("flag", ("False", "True"), "True", True),)
+    assert encoder.features == ("flag = True", "flag is missing")
+    x, notes = encoder.encode(Table(frame(flag=["False", "True", "maybe", np.nan]), "new.csv"))
+    np.testing.assert_array_equal(x, [[0, 0], [1, 0], [0.5, 0], [1, 1]])
+    assert notes[0] == 'column "flag": 1 row with "maybe", unseen in training'
+
+
+def test_a_column_of_two_texts_that_was_saved_as_two_inputs_stays_so():
+    saved = {
+        "kind": "CategoryColumn",
+        "name": "flag",
+        "values": ["no", "yes"],
+        "fill": "no",
+        "flagged": False,
+    }
+    column = from_config(saved, {"CategoryColumn": CategoryColumn, "PairColumn": PairColumn})
+    assert column.features == ("flag = no", "flag = yes")
+    np.testing.assert_array_equal(column.encode(pd.Series(["yes", "no", "new"])), [[0, 1], [1, 0], [0, 0]])
+
+
 def test_fills_and_texts_come_from_the_training_rows_kinds_from_all():
-    data = frame(n=["1", "3", "100"], c=["1", "2", "x"])
-    encoder = Encoder.learn(data, np.array([0, 1]), imputes=True)
-    assert encoder.columns == (NumberColumn("n", 2.0), CategoryColumn("c", ("1", "2"), "1"))
+    data = frame(n=["1", "3", "3", "100"], c=["1", "2", "3", "x"])
+    encoder = Encoder.learn(data, np.array([0, 1, 2]), imputes=True)
+    assert encoder.columns == (NumberColumn("n", 3.0), CategoryColumn("c", ("1", "2", "3"), "1"))
     x, notes = encoder.encode(Table(data, "data.csv"))
-    np.testing.assert_array_equal(x, [[1, 1, 0], [3, 0, 1], [100, 0, 0]])
+    np.testing.assert_array_equal(x, [[1, 1, 0, 0], [3, 0, 1, 0], [3, 0, 0, 1], [100, 0, 0, 0]])
     assert notes == ['column "c": 1 row with "x", unseen in training']
 
 
 def test_the_encoder_survives_json():
-    data = frame(n=["1", "2", np.nan], c=["b", "a", "b"])
+    data = frame(n=["1", "2", np.nan], c=["b", "a", "b"], d=["b", "a", "c"])
     encoder = Encoder.learn(data, np.arange(3), imputes=True)
-    known = {kind.__name__: kind for kind in (Encoder, NumberColumn, CategoryColumn)}
+    known = {kind.__name__: kind for kind in (Encoder, NumberColumn, CategoryColumn, PairColumn)}
     assert from_config(to_config(encoder), known) == encoder
 
 

@@ -48,7 +48,7 @@ _ALSO |= dict.fromkeys(("GaussNewton", "MonteCarloFisher", "EmpiricalFisher"), "
 _ALSO |= {"Evidence": "methods.evidence", "Validation": "methods.evidence", "Online": "methods.online"}
 _ALSO |= {"Tuning": "methods.tuning"}
 
-__all__ = [*_WHERE, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = [*_WHERE, *_ALSO, "__version__"]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
@@ -63,7 +63,7 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The contents."""
+    """The contents, for completion."""
     return sorted(__all__)
 
 

@@ -40,13 +40,41 @@ def _rank(x: Tensor) -> Iterator[str]:
     enough, most = min(len(x), 4 * columns), MOST_WORK // max(1, columns) ** 2
     if columns < 2 or most < enough:
         return
-    some = x[:most, varies].double()
+    some = _without_one_hot(x[:most, varies])
+    columns = some.shape[1]
+    some = some.double()
     some = some - some.mean(0)
     values = torch.linalg.svdvals(some / some.square().mean(0).sqrt().clamp_min(1e-300))
     rank = int((values > 1e-6 * values[0]).sum())
     if rank < columns:
         why = "there are fewer rows" if len(x) <= columns else "columns repeat one another"
         yield f"the inputs have rank {rank} of {columns} columns ({why}): the prior tells them apart"
+
+
+def _without_one_hot(x: Tensor) -> Tensor:
+    """The columns without the last one of each text that is one-hot encoded: that is no accident."""
+    low, high = x.aminmax(dim=0)
+    two_valued = ((x == low) | (x == high)).all(0)
+    ones = (x == high) & two_valued  # (N, I)
+    kept, start = [], 0
+    while start < x.shape[1]:
+        stop = _one_hot_stop(ones, start)
+        kept += range(start, max(stop - 1, start + 1))
+        start = max(stop, start + 1)
+    return x[:, kept]
+
+
+def _one_hot_stop(ones: Tensor, start: int) -> int:
+    """Where the columns end of which each row has exactly one, from `start` on; `start` if there are none."""
+    seen = torch.zeros_like(ones[:, 0])
+    for column in range(start, ones.shape[1]):
+        own = ones[:, column]
+        if not bool(own.any()) or bool((seen & own).any()):
+            return start
+        seen = seen | own
+        if bool(seen.all()):
+            return column + 1
+    return start
 
 
 def _varies(x: Tensor) -> Tensor:

@@ -251,9 +251,10 @@ def _fitting(x: Tensor, lead: int) -> Iterator[None]:
 def _unfit(x: Tensor, lead: int, why: str) -> str:
     """What to say of rows that the network does not take."""
     kind, wanted = str(x.dtype).removeprefix("torch."), "(members, B, …)" if lead else "(B, …)"
+    floats = ", as floats: x.float()" if not x.is_floating_point() and "type" in why else ""
     return (
         f"the network cannot run on x of shape {tuple(x.shape)} and type {kind}: {why}; "
-        f"give rows {wanted} like those it was fitted on"
+        f"give rows {wanted} like those it was fitted on{floats}"
     )
 
 
@@ -358,7 +359,10 @@ def prepared_inputs(x: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     x = x.to(device=device, dtype=dtype if x.is_floating_point() else x.dtype)
     if not x.is_floating_point() or bool(x.sum().isfinite()):  # one that is not would make the sum so
         return x
-    bad = int((~torch.isfinite(x)).sum())
-    if bad:
-        raise ValueError(f"{bad} of {x.numel()} inputs are NaN or infinite; clean those rows or impute them")
+    bad = (~torch.isfinite(x)).nonzero()  # (how many, dimensions)
+    if len(bad):
+        raise ValueError(
+            f"{len(bad)} of {x.numel()} inputs are NaN or infinite, the first is x{bad[0].tolist()}; "
+            "clean those rows or impute them"
+        )
     return x

@@ -61,6 +61,11 @@ def save_posterior(posterior: Posterior, path: str | Path, extra: dict[str, Any]
 
 def load(path: str | Path, model: nn.Module) -> Posterior:
     """Read a saved posterior; the model must have the names and shapes of the one that was fitted."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"model is a {type(model).__name__}; a saved posterior holds numbers, no code: "
+            "give a torch.nn.Module like the one that was fitted"
+        )
     config, tensors = read_directory(path)
     try:
         return _restored(config, tensors, unwrap(model))

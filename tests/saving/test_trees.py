@@ -137,7 +137,10 @@ def test_a_configuration_comes_back_exactly(number: float, steps: int, name: str
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({"kind": "Other"}, "Other: unknown kind 'Other'; known are Cosine, Method"),
+        (
+            {"kind": "Other"},
+            "Other: unknown kind 'Other'; import the module that defines",
+        ),
         ({"rate": 1}, "unknown kind None"),
         ({"kind": "Cosine", "start": 1.0, "end": 2.0}, 'Cosine has no field "end"'),
         ({"kind": "Cosine"}, 'the field "start" of Cosine is missing'),

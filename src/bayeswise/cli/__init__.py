@@ -119,13 +119,14 @@ def fit(debug: bool, as_json: bool, **options: Any) -> None:
 @click.option(
     "--interval",
     type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.9,
-    show_default=True,
+    show_default="0.9",
     help="Probability that the bounds of a number enclose.",
 )
 @click.option("--out", type=FILE, metavar="FILE", help="CSV file to write; otherwise stdout.")
 @spoken
-def predict(model: Path, data: Path, interval: float, out: Path | None, as_json: bool, debug: bool) -> None:
+def predict(
+    model: Path, data: Path, interval: float | None, out: Path | None, as_json: bool, debug: bool
+) -> None:
     """Predict the rows of a CSV file with a model that `bayeswise fit` wrote."""
     voice = Voice(as_json)
     from bayeswise.cli.predicting import answer_rows

@@ -88,10 +88,12 @@ class Prepared:
 
 def learn(request: Request, voice: Voice) -> dict[str, Any]:
     """Train, judge and save; returns what there is to tell."""
-    _check_out(request.out, voice)
+    replaces = _check_out(request.out)
     method = _method(request)
     _check_device(request.device)
     prepared = prepare(read_table(request.data), request, voice)
+    if replaces:
+        voice.note(f"the model in {request.out} will be replaced")
     rows = f"{len(prepared.train.y):,} rows to learn from, {len(prepared.test.y):,} held out"
     voice.say(f"{prepared.target.task.capitalize()}, because {prepared.reason}; {rows}")
     voice.say(f"Training with {request.method.lower()}")
@@ -190,17 +192,17 @@ def _check_device(device: str) -> None:
         raise ValueError(f"device {device!r} cannot be used: {why}") from None
 
 
-def _check_out(out: Path, voice: Voice) -> None:
-    """Refuse a place that the model could not be written to before time is spent on training."""
+def _check_out(out: Path) -> bool:
+    """Refuse a place that cannot be written to before time is spent; whether a model is there already."""
     if out.exists() and not out.is_dir():
         raise SavedModelError(f'"{out}" is a file; give another folder with --out')
-    if out.is_dir() and any(out.iterdir()):
-        if not _is_model(out):
-            raise SavedModelError(f'"{out}" holds other files; give a new or empty folder with --out')
-        voice.note(f"the model in {out} will be replaced")
+    filled = out.is_dir() and any(out.iterdir())
+    if filled and not _is_model(out):
+        raise SavedModelError(f'"{out}" holds other files; give a new or empty folder with --out')
     place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
     if not place.is_dir() or not os.access(place, os.W_OK):
         raise SavedModelError(f'"{place}" cannot be written to; give another folder with --out')
+    return filled
 
 
 def _is_model(folder: Path) -> bool:

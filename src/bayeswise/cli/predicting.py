@@ -21,28 +21,34 @@ from bayeswise.tables import (
     Encoder,
     NumberColumn,
     NumberTarget,
+    PairColumn,
     Table,
     Target,
     listed,
     read_table,
+    shown,
 )
 
-KINDS = {kind.__name__: kind for kind in (CategoryColumn, ClassTarget, Encoder, NumberColumn, NumberTarget)}
+LEVEL = 0.9  # probability inside the bounds of a number
+COLUMNS = (CategoryColumn, NumberColumn, PairColumn)
+KINDS = {kind.__name__: kind for kind in (*COLUMNS, Encoder, ClassTarget, NumberTarget)}
 
 Estimator = BayesianRegressor | BayesianClassifier
 
 
-def answer_rows(model: Path, data: Path, level: float, out: Path | None, voice: Voice) -> None:
+def answer_rows(model: Path, data: Path, level: float | None, out: Path | None, voice: Voice) -> None:
     """Predict every row of a file and write or print the answers."""
     _check_out(out)
     encoder, target, estimator = load_model(model)
+    if level is not None and isinstance(target, ClassTarget):
+        voice.note(f"--interval is for numbers; {shown(target.name)} is a class and gets probabilities")
     table = read_table(data)
     _note_columns(table, encoder, target, voice)
     x, notes = encoder.encode(table)
     for note in notes:
         voice.note(note)
     named = pd.DataFrame(x, columns=pd.Index(encoder.features))
-    answers = predictions(estimator, target, named, level)
+    answers = predictions(estimator, target, named, level or LEVEL)
     result = {"model": str(model), "rows": len(answers), "columns": list(answers), "notes": list(voice.notes)}
     if out is None:
         rows = {"predictions": answers.to_dict(orient="records")} if voice.as_json else {}

@@ -40,7 +40,7 @@ def discover(module: nn.Module, x: Tensor, select: Select = None, members: bool 
     views = choose_layers(module, select)
     values = _values(module, dtype)
     given = x.clone()
-    with _sizes(module) as sizes:
+    with _sizes(module) as sizes, _floats_wanted(module, x):
         out, calls = _run(module, list(views.values()), values, given)
     rows = _checked(out, x)
     layers = tuple(views[name] for name in calls)  # in the order of their first call
@@ -112,6 +112,19 @@ def _sizes(module: nn.Module) -> Iterator[list[int]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+@contextmanager
+def _floats_wanted(module: nn.Module, x: Tensor) -> Iterator[None]:
+    """Say how whole numbers become floats where a module without an embedding does not take them."""
+    try:
+        yield
+    except RuntimeError as error:
+        embeds = any(isinstance(m, nn.Embedding | nn.EmbeddingBag) for m in module.modules())
+        if x.is_floating_point() or embeds or "type" not in str(error):
+            raise
+        kind = str(x.dtype).removeprefix("torch.")
+        raise ValueError(f"x has type {kind}, the model computes with floats; give x.float()") from error
 
 
 def _called(module: nn.Module, values: Params, x: Tensor) -> Any:

@@ -169,7 +169,10 @@ def _from_json(value: Any, known: Mapping[str, type], where: str) -> Any:
     if kind == "float" and value.get("value") in ("inf", "-inf", "nan"):
         return float(value["value"])
     if not isinstance(kind, str) or kind not in known:
-        raise SavedModelError(f"{where}: unknown kind {kind!r}; known are {', '.join(sorted(known))}")
+        raise SavedModelError(
+            f"{where}: unknown kind {kind!r}; import the module that defines and registers it "
+            "first, before bayeswise.estimators is imported"
+        )
     fields = {k: _from_json(v, known, f"{where}.{k}") for k, v in value.items() if k != "kind"}
     return _construct(known[kind], fields, where)
 

@@ -4,7 +4,7 @@ Cells stay text until the kind of their column is known. Whatever is decided on 
 what cannot be decided is an error that names the column and the way out.
 """
 
-from bayeswise.tables.columns import CategoryColumn, Encoder, NumberColumn, training_columns
+from bayeswise.tables.columns import CategoryColumn, Encoder, NumberColumn, PairColumn, training_columns
 from bayeswise.tables.reading import Table, read_table
 from bayeswise.tables.targets import ClassTarget, NumberTarget, Target, choose_target, held_out
 from bayeswise.tables.words import TableError, listed, near, shown
@@ -15,6 +15,7 @@ __all__ = [
     "Encoder",
     "NumberColumn",
     "NumberTarget",
+    "PairColumn",
     "Table",
     "TableError",
     "Target",

@@ -100,7 +100,27 @@ class CategoryColumn:
         return np.stack([part.to_numpy(float) for part in parts], 1)
 
 
+@dataclass(frozen=True)
+class PairColumn(CategoryColumn):
+    """A column of two texts: one input, 0 for the first and 1 for the second; a new text lies between."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The name of the input, and that of the flag."""
+        return super().features[1:]
+
+    def encode(self, cells: pd.Series) -> Array:
+        """One column of 0, 1 and for new texts 1/2 (N, 1), and where it was missing."""
+        first, second, *flag = super().encode(cells).T  # (N,) each
+        return np.stack([(1 + second - first) / 2, *flag], 1)
+
+
 Column = NumberColumn | CategoryColumn
+
+
+def _text_column(name: str, cells: pd.Series) -> CategoryColumn:
+    kind = PairColumn if cells.nunique() == 2 else CategoryColumn
+    return kind.learn(name, cells)
 
 
 def numbers(cells: pd.Series) -> Array:
@@ -136,8 +156,8 @@ class Encoder:
         """Kinds of the columns from the whole file, texts and fills from its training rows."""
         columns = []
         for name in frame:
-            kind = NumberColumn if is_number(frame[name]) else CategoryColumn
-            columns.append(kind.learn(str(name), frame[name].iloc[rows]))
+            learn = NumberColumn.learn if is_number(frame[name]) else _text_column
+            columns.append(learn(str(name), frame[name].iloc[rows]))
         return cls(tuple(columns), imputes)
 
     @property
