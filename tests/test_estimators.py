@@ -43,6 +43,22 @@ def classifier(**settings):
     return BayesianClassifier(**{"method": bw.BALI(steps=40), **settings}).fit(x, labels)
 
 
+def test_laplace_trains_the_new_network_first():
+    """Held-out rows: the estimator's network starts at random, and a `first` that is given is kept."""
+    x, y = table(150)
+    named = bw.Laplace(first=bw.MAP())
+    found = [
+        BayesianRegressor((10,), method=method).fit(x[:100], y[:100]) for method in (bw.Laplace(), named)
+    ]
+    assert found[0].score(x[100:], y[100:]) > 0.8
+    assert found[0].n_iter_ == 2000 and found[0].method == bw.Laplace()
+    np.testing.assert_array_equal(found[0].predict(x), found[1].predict(x))
+    short = BayesianRegressor((10,), method=bw.Laplace(first=bw.MAP(steps=7))).fit(x, y)
+    assert short.n_iter_ == 7
+    labels = BayesianClassifier((10,), method=bw.Laplace(subset="last")).fit(x[:100], y[:100] > 0)
+    assert labels.score(x[100:], y[100:] > 0) > 0.8
+
+
 # ---------------------------------------------------------------------------------- scikit-learn's own suite
 
 

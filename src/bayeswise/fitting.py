@@ -86,7 +86,7 @@ def fit(
     method = BALI() if method is None else method
     _check_parts(model, likelihood, method)
     if prior is not None:
-        method = _continued(method, prior, standardise, checkpoint)
+        method = _continued(method, prior, likelihood, standardise, checkpoint)
     source = _source(data, batch_size, members)
     network = _network(model, source, select, members)
     rows, problem = _prepared(source, network, likelihood, method, batch_size, members, standardise, prior)
@@ -117,15 +117,18 @@ def _check_part(value: Any, name: str, wanted: str, verbs: str) -> None:
         raise TypeError(f"{name} is a {type(value).__name__}; give {wanted}")
 
 
-def _continued(method: Method[Any], prior: Any, standardise: bool | None, checkpoint: Any) -> Method[Any]:
+def _continued(
+    method: Method[Any], prior: Any, likelihood: Any, standardise: bool | None, checkpoint: Any
+) -> Method[Any]:
     """The method that goes on from an old posterior."""
     if not isinstance(prior, Posterior):
         raise TypeError(f"prior is a {type(prior).__name__}; give the posterior of an earlier fit")
     if not isinstance(method, Continues):
-        raise TypeError(
-            f"{type(method).__name__} cannot take a posterior as its prior; "
-            "use bw.Laplace(structure=bw.Diagonal()) or bw.Full()"
-        )
+        raise TypeError(f"{type(method).__name__} cannot take a posterior as its prior; use bw.Laplace()")
+    continued, old = method.after(prior), prior.problem.likelihood
+    if type(likelihood) is not type(old):
+        was, now = type(old).__name__, type(likelihood).__name__
+        raise ValueError(f"prior is a posterior with likelihood {was}(), here it is {now}(); use the same")
     if standardise is not None:
         raise ValueError("with prior=… targets are standardised as they were there: leave standardise out")
     units = prior.problem.units
@@ -136,7 +139,7 @@ def _continued(method: Method[Any], prior: Any, standardise: bool | None, checkp
         )
     if checkpoint is not None:
         raise ValueError("a run with prior=… cannot be resumed: leave checkpoint out")
-    return method.after(prior)
+    return continued
 
 
 def _source(data: Any, batch_size: int | None, members: int | None) -> tuple[Tensor, Tensor] | DataLoader:

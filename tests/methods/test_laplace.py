@@ -2,7 +2,7 @@
 
 import copy
 import math
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -429,6 +429,42 @@ def test_bad_settings_name_the_remedy():
         fit(model, x, y, bw.Categorical(), precision={"0": 1.0})
     with pytest.raises(ValueError, match=r"15 weights needs 0.0 GB; use Kronecker"):
         bw.Full(limit=10).empty(discover(nn.Linear(4, 3), torch.zeros(2, 4)), ())
+
+
+@pytest.mark.parametrize(
+    "first",
+    [bw.SWAG(steps=3), bw.Ensemble(), bw.MCDropout(), bw.BayesByBackprop(), bw.BALI(), bw.Laplace()],
+    ids=lambda first: type(first).__name__,
+)
+def test_a_training_that_does_not_end_in_one_network_is_refused_at_once(first):
+    with pytest.raises(ValueError, match=f"first={type(first).__name__}.. does not end in one network; use"):
+        bw.Laplace(first=first)
+
+
+def test_what_is_no_training_is_refused_at_once():
+    for first in (bw.MAP, "map"):
+        with pytest.raises(TypeError, match=r"first is a method that trains, such as bw.MAP\(\), not "):
+            bw.Laplace(first=cast(Any, first))
+
+
+class Bare(nn.Module):
+    """A parameter of its own, and no layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(I, 1, dtype=torch.float64))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """A product."""
+        return x @ self.w
+
+
+@pytest.mark.filterwarnings("ignore::bayeswise.fitting.FixedParametersWarning")
+@pytest.mark.parametrize("first", [None, bw.MAP(steps=5)], ids=["trained before", "first"])
+def test_a_model_without_layers_is_refused(first):
+    x = rows(N)
+    with pytest.raises(ValueError, match="found no layer to infer: .*supported are Linear, .*bare nn.Param"):
+        bw.fit(Bare(), (x, x.sum(1)), bw.Gaussian(), bw.Laplace(first=first), progress=False)
 
 
 def test_the_model_is_as_before_and_nan_weights_are_named():

@@ -194,6 +194,61 @@ def test_inferred_noise_is_that_of_the_new_rows(structure):
         assert float(other.log_evidence) < best
 
 
+class Own:
+    """A training from elsewhere, which knows nothing of priors."""
+
+    standardises, starts_from_model, steps = False, True, 5
+
+    def step(self) -> None:
+        raise AssertionError
+
+
+def test_a_posterior_of_another_kind_is_refused():
+    x = rows(N)
+    y = targets(x)
+    model = linear(exact(x, y)[0])
+    short: Any = bw.fit(model, (x, y), bw.Gaussian(NOISE), bw.BALI(steps=5), progress=False)
+    for own, remedy in (({"structure": bw.Kronecker()}, r"bw.Laplace\(\)"), ({}, r"structure=bw.Full\(\)")):
+        with pytest.raises(ValueError, match=f"a BALI posterior, a Laplace posterior is needed.*{remedy}"):
+            fit(model, x, y, short, **own)
+    old = fit(model, x, y)
+    with pytest.raises(ValueError, match=r"likelihood Gaussian\(\), here it is Bernoulli\(\); use the same"):
+        fit(model, x, (y > 0).double(), old, bw.Bernoulli())
+    with pytest.raises(TypeError, match=r"before is set by fit and cannot be a Posterior; use .*prior=old"):
+        bw.Laplace(before=old)
+
+
+def test_biases_joint_and_apart_do_not_mix(tmp_path):
+    x = rows(N)
+    y = targets(x)
+    model, forms = linear(exact(x, y)[0]), {bias: bw.Kronecker(bias) for bias in ("joint", "apart")}
+    old = {bias: fit(model, x, y, structure=form) for bias, form in forms.items()}
+    old["apart"].save(tmp_path / "old")
+    for then, now in (("joint", "apart"), ("apart", "joint")):
+        with pytest.raises(ValueError, match=f"fitted with Kronecker.*{then}.*now it is Kronecker.*{now}"):
+            fit(model, x, y, old[then], structure=forms[now])
+        assert "80 rows in all" in fit(model, x, y, old[now], structure=forms[now]).summary()
+    with pytest.raises(ValueError, match="fitted with Kronecker.*apart"):
+        fit(model, x, y, bw.load(tmp_path / "old", model), structure=forms["joint"])
+
+
+def test_all_earlier_rows_are_counted_and_a_precision_that_is_not_used_is_named(tmp_path):
+    x = rows(N)
+    y = targets(x)
+    model = linear(exact(x, y)[0])
+    first = fit(model, x[:10], y[:10])
+    second = fit(model, x[10:30], y[10:30], first, precision=5.0)
+    second.save(tmp_path / "second")
+    for old in (second, bw.load(tmp_path / "second", model)):
+        third = fit(model, x[30:], y[30:], old, precision=bw.Evidence())
+        assert "an earlier fit, of 30 rows, precision and all: 40 rows in all" in third.summary()
+        assert third.problem.n == 40 and "40 rows)" in repr(third) and "not used" not in third.summary()
+    assert "precision=5.0 is not used: the prior precision is that of the earlier fit" in second.summary()
+    other = fit(model, x[30:], y[30:], second, precision=bw.Validation(x, y))
+    assert "precision=Validation(…) is not used" in other.summary()
+    torch.testing.assert_close(other.function_covariance(x), third.function_covariance(x))
+
+
 def test_a_prior_that_cannot_be_used_is_refused_in_one_line():
     x = rows(N)
     y = targets(x)
@@ -202,7 +257,7 @@ def test_a_prior_that_cannot_be_used_is_refused_in_one_line():
     data: Any = (x, y)
     for method in (bw.BALI(), bw.MAP(), bw.SWAG(), bw.Ensemble(), bw.BayesByBackprop(), bw.MCDropout()):
         with pytest.raises(
-            TypeError, match=f"{type(method).__name__} cannot take a posterior as its prior; use"
+            TypeError, match=f"{type(method).__name__} cannot take a posterior as its prior; use bw.Laplace.."
         ):
             bw.fit(model, data, bw.Gaussian(NOISE), method, prior=full, progress=False)
     with pytest.raises(TypeError, match="prior is a float; give the posterior of an earlier fit"):
@@ -210,14 +265,14 @@ def test_a_prior_that_cannot_be_used_is_refused_in_one_line():
     with pytest.raises(ValueError, match=r"cannot go on from a posterior.*bw.Diagonal\(\) or bw.Full\(\)"):
         fit(model, x, y, full, structure=bw.LowRank(3))
     for other in (full, fit(model, x, y, structure=bw.Diagonal())):
-        with pytest.raises(ValueError, match=r"Laplace posterior that is not Kronecker.*bw.Kronecker\(\)"):
+        with pytest.raises(ValueError, match=r"Laplace posterior that is not Kronecker.*with bw.Laplace\(\)"):
             fit(model, x, y, other, structure=bw.Kronecker())
     with pytest.raises(ValueError, match=r"Laplace posterior that is not diagonal.*bw.Diagonal\(\)"):
         fit(model, x, y, full, structure=bw.Diagonal())
     with pytest.raises(ValueError, match="not diagonal"):
         fit(model, x, y, fit(model, x, y, structure=bw.Kronecker()), structure=bw.Diagonal())
-    with pytest.raises(TypeError, match=r"first=SWAG\(\) cannot start from a posterior"):
-        fit(model, x, y, full, first=bw.SWAG())
+    with pytest.raises(TypeError, match=r"first=Own\(\) cannot start from a posterior; use first=bw.MAP"):
+        fit(model, x, y, full, first=Own())
     with pytest.raises(ValueError, match="leave standardise out"):
         bw.fit(model, data, bw.Gaussian(NOISE), bw.Laplace(structure=bw.Full()), prior=full, standardise=True)
     scaled = fit(model, x, y, first=bw.MAP(steps=5))

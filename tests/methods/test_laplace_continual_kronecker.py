@@ -112,7 +112,10 @@ def test_three_tasks_in_a_row_are_what_the_definition_says(name, tmp_path):
                 change = torch.logdet(g_old + delta) - torch.logdet(found + delta)
                 value = value - 0.5 * d.flatten() @ (g_old + delta) @ d.flatten() + 0.5 * change
         assert float(new.log_evidence) == pytest.approx(float(value), rel=1e-8)
-        assert f"an earlier fit, of {N} rows" in new.summary()
+        assert (
+            f"an earlier fit, of {seed * N} rows, precision and all: {(seed + 1) * N} rows in all"
+            in new.summary()
+        )
         assert "the nearest Kronecker product to their sum, which misses at most" in new.summary()
         old = new
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from bayeswise.estimators.network import BayesianNetwork, checked_targets
 from bayeswise.estimators.scaling import Array, Scaling
 from bayeswise.likelihoods import Gaussian, Likelihood
+from bayeswise.methods.evidence import in_units
 from bayeswise.posterior import Posterior
 from bayeswise.predictive import Predictive
 from bayeswise.problem import Units
@@ -28,7 +29,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
     Args:
         hidden: widths of the hidden layers.
         activation: "relu", "leaky_relu", "tanh", "gelu", "silu", "softplus" or "sigmoid".
-        method: how the posterior is found; None means `BALI()`.
+        method: how the posterior is found; None means `BALI()`. `Laplace()` trains by `MAP()` first.
         draws: networks that answer a prediction; they are fixed by `fit`.
         batch_size: rows of a training step; None means all rows up to 1,024.
         random_state: None is the seed 0, so that two fits agree; global generators are not touched.
@@ -93,7 +94,10 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         units = self.target_scaling_.units()
         device = posterior.problem.network.device
         units = Units(units.shift.to(device), units.scale.to(device))
-        return replace(posterior, problem=replace(posterior.problem, units=units))
+        problem, evidence = replace(posterior.problem, units=units), posterior.log_evidence
+        if evidence is not None:
+            evidence = in_units(evidence, units, problem.n, getattr(self.method, "temperature", 1.0))
+        return replace(posterior, problem=problem, log_evidence=evidence)
 
     def _outputs(self) -> int:
         return len(self.target_scaling_.size)

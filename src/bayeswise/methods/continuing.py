@@ -13,6 +13,7 @@ pull of P in the training is exact.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from numbers import Real
 from typing import Any
 
 import torch
@@ -33,11 +34,12 @@ from bayeswise.weights.curved import inner, summed
 class Before:
     """The old posterior, N(m, P⁻¹)."""
 
-    problem: Problem
+    problem: Problem  # its n counts all earlier rows
     weights: Weights
+    unused: Any = None  # a precision that was asked for now
 
     @classmethod
-    def of(cls, old: Posterior, structure: Structure) -> Before:
+    def of(cls, old: Posterior, structure: Structure, unused: Any = None) -> Before:
         """Refuse forms that do not add, and forms that are not the same."""
         weights: Any = old.weights
         if not isinstance(structure, Kronecker | Diagonal | Full):
@@ -45,12 +47,18 @@ class Before:
                 f"Laplace: {structure} cannot go on from a posterior: two such matrices have no sum of that "
                 "form; use structure=bw.Kronecker(), bw.Diagonal() or bw.Full() for the old and the new rows"
             )
+        if old.method != "Laplace":
+            raise ValueError(
+                f"Laplace: prior is a {old.method} posterior, a Laplace posterior is needed; fit the old "
+                f"rows with bw.Laplace({_setting(structure)})"
+            )
         if not _has_form(weights, structure, old.problem.network):
             raise ValueError(
                 f"Laplace: prior is a {old.method} posterior that is not {structure.word}; fit the old rows "
-                f"with bw.Laplace(structure=bw.{type(structure).__name__}())"
+                f"with bw.Laplace({_setting(structure)})"
             )
-        return cls(old.problem, weights)
+        _check_bias(old, structure)
+        return cls(old.problem, weights, unused)
 
     @property
     def lead(self) -> int:
@@ -138,8 +146,15 @@ class Before:
         log_evidence = fit.log_lik_at(s) / fit.temperature + 0.5 * (change - self.distance(fit.means))
         delta = {name: _mean(part, self.lead) for name, part in self._precisions().items()}
         about = f"the prior is the posterior of an earlier fit, of {self.problem.n} rows, precision and all"
-        about = (about, *self._missed(base, scale), *notes(fit, weights, delta))
+        about += f": {self.problem.n + fit.problem.n} rows in all"
+        about = (about, *self._not_used(), *self._missed(base, scale), *notes(fit, weights, delta))
         return Tuned(weights, fit.noise * s[..., None, None], log_evidence, about)
+
+    def _not_used(self) -> tuple[str, ...]:
+        if self.unused is None:
+            return ()
+        given = self.unused if isinstance(self.unused, Real | tuple) else f"{type(self.unused).__name__}(…)"
+        return (f"caution: precision={given} is not used: the prior precision is that of the earlier fit",)
 
     def _missed(self, new: Weights, scale: Tensor) -> tuple[str, ...]:
         """What the nearest products leave out, of all layers the worst."""
@@ -164,6 +179,33 @@ class Before:
             return {name: layer.precision for name, layer in self.weights.layers.items()}
         sizes = [view.size for view in self.problem.network.layers]
         return dict(zip(self.weights.means, self.weights.joint.precision.split(sizes, -1), strict=True))
+
+
+def check_before(before: Any) -> None:
+    """Refuse a posterior that was not made ready."""
+    if before is not None and not isinstance(before, Before):
+        raise TypeError(
+            f"Laplace: before is set by fit and cannot be a {type(before).__name__}; use bw.fit(model, data, "
+            "likelihood, bw.Laplace(), prior=old_posterior)"
+        )
+
+
+def _setting(structure: Structure) -> str:
+    """What makes it, in the shortest form."""
+    if structure == Kronecker():
+        return ""
+    return (
+        f"structure=bw.{structure if isinstance(structure, Kronecker) else type(structure).__name__ + '()'}"
+    )
+
+
+def _check_bias(old: Posterior, structure: Structure) -> None:
+    """Refuse factors that treat biases in the other way; a posterior's notes name its own."""
+    if not isinstance(structure, Kronecker):
+        return
+    other = Kronecker("apart" if structure.bias == "joint" else "joint")
+    if any(f"{other}" in note for note in old.notes):
+        raise ValueError(f"Laplace: prior was fitted with {other}, now it is {structure}; use the same")
 
 
 def _dense(weights: Weights) -> DenseGaussian:

@@ -26,7 +26,7 @@ from bayeswise.methods.members import Each
 from bayeswise.methods.structures import Structure
 from bayeswise.networks import Params
 from bayeswise.posterior import Posterior
-from bayeswise.problem import Problem
+from bayeswise.problem import Problem, Units
 from bayeswise.weights import JointGaussian, LayerGaussians
 from bayeswise.weights.curved import summed
 
@@ -196,6 +196,11 @@ def _log_evidence(fit: Fit, weights: Weights, delta: Mapping[str, Tensor], s: Te
     sizes = {name: m.shape[s.dim() :].numel() for name, m in fit.means.items()}
     prior = sum(sizes[k] * d.log() - d * squares[k] for k, d in delta.items())
     return fit.log_lik_at(s) / fit.temperature + 0.5 * (torch.as_tensor(prior) - weights.log_det(s.dim()))
+
+
+def in_units(log_evidence: Tensor, units: Units, n: int, temperature: float) -> Tensor:
+    """log Z (…,) of n targets as the user has them: p(y) = p(t) / scale, where t = (y - shift) / scale."""
+    return log_evidence - n / temperature * units.scale.double().log().sum(-1)
 
 
 def doubts(fit: Fit, weights: Weights, prior: Evidence | Fixed) -> tuple[str, ...]:

@@ -19,14 +19,23 @@ from torch import Generator, Tensor, nn
 
 from bayeswise.linalg import NumericalError
 from bayeswise.linearised import Link, MonteCarlo
-from bayeswise.methods.continuing import Before
-from bayeswise.methods.evidence import Adjustable, Evidence, Fit, Fixed, Validation, judged, tuned
+from bayeswise.methods.continuing import Before, check_before
+from bayeswise.methods.evidence import (
+    Adjustable,
+    Evidence,
+    Fit,
+    Fixed,
+    Validation,
+    in_units,
+    judged,
+    tuned,
+)
 from bayeswise.methods.members import Each, each
 from bayeswise.methods.memory import Memory, estimated
-from bayeswise.methods.online import Online, OnlineState, alternating, looks_taken
+from bayeswise.methods.online import Online, OnlineState, alternating, check_training, looks_taken
 from bayeswise.methods.policy import fixed_layers
 from bayeswise.methods.protocol import Batch, Data, Info, Method, Passes, Plan, Trials
-from bayeswise.methods.structures import Columns, Kronecker, Structure
+from bayeswise.methods.structures import Columns, Kronecker, Structure, require_layers
 from bayeswise.methods.subsets import Subset, is_mask, layer_names
 from bayeswise.networks import Params, Select, evaluating
 from bayeswise.networks.curvature import Curvature, GaussNewton, backward
@@ -73,6 +82,8 @@ class Laplace:
             raise TypeError(f"Laplace: structure is a value such as bw.Kronecker(), not {self.structure!r}")
         _check_precision(self.precision)
         _ = self._training  # a training that cannot be tuned is refused
+        check_training(self.first)
+        check_before(self.before)
         if self.first is None and self._holds_out:
             raise ValueError(
                 "Laplace: a trained model has fitted its rows already, so they cannot judge: use "
@@ -115,11 +126,13 @@ class Laplace:
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> Any:
         """Empty sums, or the training's start."""
+        own = self._chosen(problem)
+        require_layers(own.network)
         if self.before is not None:
-            self.before.check(self._chosen(problem))
+            self.before.check(own)
         if self._training is not None:
             return self._training.init(problem, data, rng)
-        return self._empty(self._chosen(problem), data)
+        return self._empty(own, data)
 
     def step(self, problem: Problem, state: Any, batch: Batch, rng: Generator) -> tuple[Any, Info]:
         """Add the curvature of a batch, or train."""
@@ -152,7 +165,8 @@ class Laplace:
 
     def after(self, old: Posterior) -> Laplace:
         """The method whose prior is an old posterior; `first` is drawn towards that too."""
-        before = Before.of(old, self.structure)
+        unused = None if self.precision == Evidence() else self.precision
+        before = Before.of(old, self.structure, unused)
         if self.first is not None and not hasattr(self.first, "towards"):
             kind = type(self.first).__name__
             raise TypeError(f"Laplace: first={kind}() cannot start from a posterior; use first=bw.MAP()")
@@ -202,6 +216,7 @@ class Laplace:
         fixed = {name: value.clone() for name, value in params.items() if name not in inferred}
         about = f"{own.n} rows, {self.structure}, {self.curvature}"
         left_out = fixed_layers(problem, own.network, data)
+        every = own if self.before is None else replace(own, n=own.n + self.before.problem.n)
 
         def under(prior: Evidence | Fixed, *why: str) -> Posterior:
             found = tuned(fit, base, prior) if self.before is None else self.before.tuned(fit, base)
@@ -209,7 +224,8 @@ class Laplace:
                 found.weights, fixed=fixed, covariance=found.noise if own.infers_noise else None
             )
             notes = (about, *looks, *why, *found.notes, *left_out)
-            return Posterior(own, weights, "Laplace", notes, 0, 0, found.log_evidence)
+            evidence = in_units(found.log_evidence, own.units, own.n, self.temperature)
+            return Posterior(every, weights, "Laplace", notes, 0, 0, evidence)
 
         return self._judged(own, under)
 

@@ -192,6 +192,17 @@ def alternating(online: Online, first: Method[Any] | None) -> Alternating:
     return Alternating(first)
 
 
+def check_training(first: Any) -> None:
+    """Refuse what does not end in one network: of this package all but MAP; others show it at their end."""
+    if first is None or hasattr(first, "towards") and not isinstance(first, type):
+        return
+    if isinstance(first, type) or not hasattr(first, "step"):
+        raise TypeError(f"Laplace: first is a method that trains, such as bw.MAP(), not {first!r}")
+    if type(first).__module__.startswith("bayeswise."):
+        kind = type(first).__name__
+        raise ValueError(f"Laplace: first={kind}() does not end in one network; use first=bw.MAP()")
+
+
 def looks_taken(given: Any, state: Any) -> tuple[str, ...]:
     """How often the evidence was asked while the network trained, for `summary()`."""
     if not isinstance(given, Online):

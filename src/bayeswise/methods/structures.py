@@ -140,6 +140,15 @@ class Structure(Protocol):
         ...
 
 
+def require_layers(network: Network) -> None:
+    """Refuse a model whose weights would all be certain."""
+    if not network.layers:
+        raise ValueError(
+            "Laplace found no layer to infer: the model calls none that is supported and selected; supported "
+            "are Linear, Conv1d, Conv2d, norms with scale and shift, and Embedding, not a bare nn.Parameter"
+        )
+
+
 @dataclass(frozen=True)
 class Kronecker:
     """Every layer's block as the product of two small matrices, (Σ x xᵀ) ⊗ (Σ g gᵀ) / R.
