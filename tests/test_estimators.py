@@ -3,6 +3,7 @@
 import copy
 import io
 import pickle
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,7 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 import bayeswise as bw
 from bayeswise.estimators import BayesianClassifier, BayesianRegressor, load_estimator
 from bayeswise.estimators.scaling import Scaling
+from bayeswise.methods import METHODS
 from bayeswise.saving import SavedModelError
 from bayeswise.storage import read_extra
 
@@ -345,3 +347,20 @@ def test_scaling_is_exact_where_it_can_be():
     np.testing.assert_array_equal(z[:, 3], 0)
     restored = Scaling.restore(Scaling.of(x).config())
     np.testing.assert_array_equal(restored(x), z)
+
+
+def test_a_method_that_is_registered_later_is_loaded(tmp_path, monkeypatch):
+    @dataclass(frozen=True)
+    class Mine(bw.MAP):
+        pass
+
+    regressor = bw.BayesianRegressor(hidden=(3,), method=Mine(steps=5)).fit(
+        np.eye(12)[:, :3], np.arange(12.0)
+    )
+    regressor.save(tmp_path / "model")
+    with pytest.raises(SavedModelError, match="unknown kind 'Mine'; import the module that defines"):
+        bw.BayesianRegressor.load(tmp_path / "model")
+    monkeypatch.setitem(METHODS, "mine", Mine)
+    again = bw.BayesianRegressor.load(tmp_path / "model")
+    assert isinstance(again.method, Mine)
+    np.testing.assert_array_equal(again.predict(np.eye(12)[:, :3]), regressor.predict(np.eye(12)[:, :3]))

@@ -55,12 +55,12 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 SEEDS = 2**31 - 1
 FLOATS = [np.float64, np.float32]  # what X stays in; all else becomes the first
 SHARED = (schedules, forward, updates, mean_update, structures, evidence, tuning)
-SETTINGS: dict[str, type] = {  # what a saved method may be made of
+SETTINGS: dict[str, type] = {  # what a saved method may be made of, beside the methods that are registered
     name: kind
     for module in (priors, linearised, curvature, *SHARED)
     for name, kind in vars(module).items()
     if is_dataclass(kind) and isinstance(kind, type) and kind.__module__ == module.__name__
-} | {kind.__name__: kind for kind in METHODS.values()}
+}
 
 EstimatorT = TypeVar("EstimatorT", bound="BayesianNetwork")
 
@@ -259,7 +259,8 @@ class BayesianNetwork(BaseEstimator):
     def _restored(cls: type[EstimatorT], config: dict[str, Any], path: str | Path) -> EstimatorT:
         settings: dict[str, Any] = dict(config["settings"])
         method = settings["method"]
-        settings["method"] = None if method is None else from_config(method, SETTINGS)
+        known = SETTINGS | {kind.__name__: kind for kind in METHODS.values()}
+        settings["method"] = None if method is None else from_config(method, known)
         settings["hidden"] = tuple(settings["hidden"])
         estimator = cls(**settings)
         estimator._restore_fitted(config, path)

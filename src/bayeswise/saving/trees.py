@@ -170,8 +170,7 @@ def _from_json(value: Any, known: Mapping[str, type], where: str) -> Any:
         return float(value["value"])
     if not isinstance(kind, str) or kind not in known:
         raise SavedModelError(
-            f"{where}: unknown kind {kind!r}; import the module that defines and registers it "
-            "first, before bayeswise.estimators is imported"
+            f"{where}: unknown kind {kind!r}; import the module that defines and registers it first"
         )
     fields = {k: _from_json(v, known, f"{where}.{k}") for k, v in value.items() if k != "kind"}
     return _construct(known[kind], fields, where)
