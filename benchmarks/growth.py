@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from common import arguments, keep, kept, put_table
-from step_cost import adam_step, bali_step, blocks, network
+from step_cost import adam_step, bali_step, network, seconds_of
 
 import bayeswise as bw
 from bayeswise.methods.updates import NaturalUpdate
@@ -75,18 +75,6 @@ def fit(parts: Sequence[tuple[float, float]], seconds: Sequence[float]) -> tuple
 # ------------------------------------------------------------------------------------------------ measurement
 
 
-def seconds_of(sides: dict[str, Callable[[], None]], repeats: int, warm_up: int = 3) -> dict[str, float]:
-    """Processor seconds of one call of each side, the sides alternating."""
-    times: dict[str, list[float]] = {name: [] for name in sides}
-    for i in range(warm_up + repeats):
-        for name, call in sides.items():
-            start = time.process_time()
-            call()
-            if i >= warm_up:
-                times[name].append(time.process_time() - start)
-    return {name: statistics.median(map(statistics.fmean, blocks(values))) for name, values in times.items()}
-
-
 def measured(width: int, batch: int, seed: int) -> dict:
     """Milliseconds of a step of every side."""
     sizes, rng = (INPUTS, width, width, OUTPUTS), torch.Generator().manual_seed(seed)
@@ -97,7 +85,7 @@ def measured(width: int, batch: int, seed: int) -> dict:
         method = bw.BALI(steps=1_000_000, effective=0.25, **own)
         sides[side] = bali_step(network(sizes, TASK), x, y, TASK, method)
     repeats = 10 * BLOCKS.get(width, 5)
-    seconds = seconds_of(sides, repeats)
+    seconds = seconds_of(sides, repeats, warm_up=3, clock=time.process_time)
     line = {"width": width, "batch": batch, "inputs": INPUTS, "outputs": OUTPUTS, "steps": repeats}
     return line | {f"ms_{side}": round(1e3 * value, 3) for side, value in seconds.items()}
 

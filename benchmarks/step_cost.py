@@ -77,15 +77,20 @@ def bali_step(model: nn.Module, x: Tensor, y: Tensor, task: str, method: bw.BALI
     return step
 
 
-def seconds_of(sides: dict[str, Callable[[], None]], repeats: int, warm_up: int = 10) -> dict[str, float]:
+def seconds_of(
+    sides: dict[str, Callable[[], None]],
+    repeats: int,
+    warm_up: int = 10,
+    clock: Callable[[], float] = time.perf_counter,
+) -> dict[str, float]:
     """Seconds of one call of each side, the sides alternating."""
     times: dict[str, list[float]] = {name: [] for name in sides}
     for i in range(warm_up + repeats):
         for name, call in sides.items():
-            start = time.perf_counter()
+            start = clock()
             call()
             if i >= warm_up:
-                times[name].append(time.perf_counter() - start)
+                times[name].append(clock() - start)
     return {name: statistics.median(map(statistics.fmean, blocks(values))) for name, values in times.items()}
 
 

@@ -59,6 +59,17 @@ def test_dots_stand_at_the_scores():
     assert bars[6] == pytest.approx([-0.8 - 0.2 / 3**0.5, -0.8 + 0.2 / 3**0.5])
 
 
+def test_a_mean_far_outside_is_an_arrow_and_does_not_stretch_the_axis():
+    lines = [
+        *splits([0.6, 0.7, 0.5], [-0.9, -0.8, -0.7]),
+        *splits([0.6] * 3, [-30.0, -40.0, -35.0], method="swag"),
+    ]
+    _, right = figures.dots("yacht", runs(lines)).figure.axes
+    assert right.get_xlim()[0] > -5
+    assert [mark.get_ydata()[0] for mark in right.lines if mark.get_marker() == "<"] == [7]
+    assert [text.get_text() for text in right.texts] == ["−35.000 ± 2.887"]
+
+
 def test_the_operating_curve_counts_rows_below_every_edge():
     shown = {"edges": [0, 1, 2, 3], "inside": [6, 3, 1], "outside": [0, 1, 4]}
     more = {"edges": [0, 1, 2, 3], "inside": [10, 0, 0], "outside": [0, 0, 5]}

@@ -218,18 +218,21 @@ def test_a_posterior_of_another_kind_is_refused():
         bw.Laplace(before=old)
 
 
-def test_biases_joint_and_apart_do_not_mix(tmp_path):
-    x = rows(N)
+def test_biases_may_be_joint_in_one_fit_and_apart_in_the_other():
+    """Known noise: both products share Σ⁻¹, so the sum is exact; apart has no cross terms with the ones."""
+    x, new = rows(N) + 0.5, rows(B, 1)
     y = targets(x)
-    model, forms = linear(exact(x, y)[0]), {bias: bw.Kronecker(bias) for bias in ("joint", "apart")}
-    old = {bias: fit(model, x, y, structure=form) for bias, form in forms.items()}
-    old["apart"].save(tmp_path / "old")
-    for then, now in (("joint", "apart"), ("apart", "joint")):
-        with pytest.raises(ValueError, match=f"fitted with Kronecker.*{then}.*now it is Kronecker.*{now}"):
-            fit(model, x, y, old[then], structure=forms[now])
-        assert "80 rows in all" in fit(model, x, y, old[now], structure=forms[now]).summary()
-    with pytest.raises(ValueError, match="fitted with Kronecker.*apart"):
-        fit(model, x, y, bw.load(tmp_path / "old", model), structure=forms["joint"])
+    mean, precision = exact(x, y)
+    cross = with_ones(x).T @ with_ones(x)
+    cross[-1, :-1] = cross[:-1, -1] = 0
+    total = precision + kron(cross, torch.linalg.inv(NOISE))
+    features = kron(with_ones(new), torch.eye(O).double())
+    wanted = features @ torch.linalg.inv(total) @ features.T
+    joint, apart = bw.Kronecker("joint"), bw.Kronecker("apart")
+    for then, now in ((joint, apart), (apart, joint)):
+        old = fit(linear(mean), x, y, structure=then)
+        found = fit(linear(mean), x, y, old, structure=now)
+        torch.testing.assert_close(found.function_covariance(new), wanted, rtol=1e-8, atol=1e-12)
 
 
 def test_all_earlier_rows_are_counted_and_a_precision_that_is_not_used_is_named(tmp_path):

@@ -32,6 +32,7 @@ COLORS = {
 }
 SPARE = (*COLORS.values(), pen.INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+FAR = 5.0  # middle halves from which a mean is drawn at the edge
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,8 @@ def dots(dataset: str, found: Sequence[Run], names: tuple[str, ...] = ("rmse", "
             ax.tick_params(labelleft=False)
     caption = (
         f"{place}: dots are means, bars reach two standard errors to either side; the paper's methods are "
-        "grey, ours coloured. In the pale green region BALI counts as reproduced."
+        "grey, ours coloured, and an arrow is a mean far outside. "
+        "In the pale green region BALI counts as reproduced."
     )
     scores = " and ".join(metric(name).label for name in names)
     alt = f"{scores} of {len(rows)} methods on {place}; the tables have the numbers."
@@ -114,18 +116,39 @@ def _our_dots(found: Sequence[Run], names: Sequence[str]) -> list[Dot]:
 
 
 def _draw_dots(ax: Axes, rows: Sequence[Dot], number: int) -> None:
-    for height, row in enumerate(rows):
-        score = row.scores[number]
-        if score is None or not np.isfinite(score.mean):
+    scores = {h: s for h, row in enumerate(rows) if (s := row.scores[number]) and np.isfinite(s.mean)}
+    low, high = _usual([score.mean for score in scores.values()])
+    off = {h: score for h, score in scores.items() if not low <= score.mean <= high}
+    for height, score in scores.items():
+        if height in off:
             continue
-        reach = 2 * (score.error or 0.0)
-        ax.plot([score.mean - reach, score.mean + reach], [height] * 2, color=row.look.color, lw=1.8)
-        ax.plot([score.mean], [height], row.look.marker, color=row.look.color, ms=6, mec="white", mew=0.6)
+        reach, look = 2 * (score.error or 0.0), rows[height].look
+        ax.plot([score.mean - reach, score.mean + reach], [height] * 2, color=look.color, lw=1.8)
+        ax.plot([score.mean], [height], look.marker, color=look.color, ms=6, mec="white", mew=0.6)
+    for height, score in off.items():
+        _draw_off(ax, height, score, rows[height].look, right=score.mean > high)
     ax.set(yticks=range(len(rows)), ylim=(len(rows) - 0.4, -0.6))
     ax.set_yticklabels([plain(row.name, 40) for row in rows])
     for text, row in zip(ax.get_yticklabels(), rows, strict=True):
         text.set_color(row.look.color if row.look.color != pen.GREY else pen.INK)
     ax.grid(axis="y", visible=False)
+
+
+def _usual(means: Sequence[float]) -> tuple[float, float]:
+    """Where means are drawn to scale: within five times the middle half of them; the others at the edge."""
+    if not means:
+        return 0.0, 0.0
+    low, high = np.quantile(means, [0.25, 0.75])
+    return low - FAR * (high - low), high + FAR * (high - low)
+
+
+def _draw_off(ax: Axes, height: int, score: Score, look: Look, right: bool) -> None:
+    """An arrow at the edge with the number."""
+    edge, inner, side = (1.0, 0.96, "right") if right else (0.0, 0.04, "left")
+    across = ax.get_yaxis_transform()  # x as a share of the width
+    arrow = ">" if right else "<"
+    ax.plot([edge], [height], arrow, color=look.color, ms=7, clip_on=False, transform=across)
+    ax.text(inner, height, score.text, color=look.color, ha=side, va="center", fontsize=8, transform=across)
 
 
 def _draw_target(ax: Axes, dataset: str, name: str) -> None:

@@ -6,7 +6,7 @@ import numbers
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import is_dataclass, replace
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -27,10 +27,10 @@ from bayeswise.methods import (
     Method,
     evidence,
     forward,
-    fresh,
     mean_update,
     schedules,
     structures,
+    trained_first,
     tuning,
     updates,
 )
@@ -167,7 +167,7 @@ class BayesianNetwork(BaseEstimator):
             self._network(x.shape[1], outputs, seed),
             (torch.from_numpy(x), torch.from_numpy(targets)),
             likelihood,
-            _with_training(self.method),
+            trained_first(self.method),
             batch_size=self.batch_size,
             standardise=False,
             seed=seed,
@@ -275,14 +275,6 @@ class BayesianNetwork(BaseEstimator):
         self.log_likelihood_ = np.array(config["log_likelihood"])
         self.n_iter_ = len(self.log_likelihood_)
         self.posterior_ = load_posterior(path, self._network(self.n_features_in_, self._outputs(), 0))
-
-
-def _with_training(method: Method[Any] | None) -> Method[Any] | None:
-    """The network is new here: a method that would take it as it is trains it first."""
-    if not is_dataclass(method) or getattr(method, "first", method) is not None:
-        return method
-    own: Any = method
-    return replace(own, first=cast(Any, fresh("laplace")).first)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -64,7 +64,13 @@ def fresh(name: str, steps: int | None = None) -> Method[Any]:
     kind, own = METHODS[name], {} if steps is None else {"steps": steps}
     settings = {setting.name for setting in fields(kind)}
     if "first" in settings:
-        return kind(first=METHODS["map"](**own))
+        return trained_first(kind(), **own)
     if own and "steps" not in settings:
         raise ValueError(f"{name} has no number of steps")
     return kind(**own)
+
+
+def trained_first(method: Any, **own: Any) -> Any:
+    """The method for a new network: one that would take its weights as they are has it trained by MAP."""
+    takes_it = is_dataclass(method) and getattr(method, "first", method) is None
+    return replace(method, first=METHODS["map"](**own)) if takes_it else method  # type: ignore[type-var]

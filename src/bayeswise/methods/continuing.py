@@ -57,7 +57,6 @@ class Before:
                 f"Laplace: prior is a {old.method} posterior that is not {structure.word}; fit the old rows "
                 f"with bw.Laplace({_setting(structure)})"
             )
-        _check_bias(old, structure)
         return cls(old.problem, weights, unused)
 
     @property
@@ -197,15 +196,6 @@ def _setting(structure: Structure) -> str:
     return (
         f"structure=bw.{structure if isinstance(structure, Kronecker) else type(structure).__name__ + '()'}"
     )
-
-
-def _check_bias(old: Posterior, structure: Structure) -> None:
-    """Refuse factors that treat biases in the other way; a posterior's notes name its own."""
-    if not isinstance(structure, Kronecker):
-        return
-    other = Kronecker("apart" if structure.bias == "joint" else "joint")
-    if any(f"{other}" in note for note in old.notes):
-        raise ValueError(f"Laplace: prior was fitted with {other}, now it is {structure}; use the same")
 
 
 def _dense(weights: Weights) -> DenseGaussian:
