@@ -114,6 +114,22 @@ def test_the_statistics_of_the_inputs_are_those_of_all_rows():
     assert state.layers["1"].data.spread.numel() == 0
 
 
+@pytest.mark.parametrize("splits", [0, 3])
+def test_every_start_and_split_knows_its_own_inputs(splits):
+    """Starts of a split share its rows; each counts them as often as its own N_eff says."""
+    x, y = random(max(1, splits), 50, 210), random(max(1, splits), 50, 2, seed=1)
+    rows = torch.cat([x, torch.ones(*x.shape[:-1], 1, dtype=x.dtype)], -1)
+    x, y, members = (x, y, splits) if splits else (x[0], y[0], None)
+    model = nn.Sequential(nn.Linear(210, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    shares = tuple(0.5 + k for k in range(2 * max(1, splits)))
+    method = bw.BALI(steps=1, effective=shares, members=2)
+    posterior = bw.fit(model, (x, y), bw.Gaussian(), method, members=members, progress=False)
+    data = TensorRows(x, y, 20, lead=int(splits > 0))
+    state = method.init(posterior.problem, data, torch.Generator().manual_seed(0))
+    counted = torch.tensor(shares, dtype=x.dtype)[:, None, None] * (rows.mT @ rows).repeat(2, 1, 1)
+    torch.testing.assert_close(state.layers["0"].data.xx, counted, rtol=1e-12, atol=1e-12)
+
+
 def test_a_draw_has_the_spread_of_the_posterior():
     rows = batches(6)
     update, data = MeanUpdate(every=3), MeanUpdate(every=3).empty(SHAPE)

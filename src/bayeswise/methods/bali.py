@@ -36,6 +36,7 @@ from bayeswise.methods.bali_state import (
     empty,
     grouped,
     informed,
+    known_inputs,
     moved_,
     rates,
     shape_of,
@@ -140,9 +141,8 @@ class BALI:
     @property
     def length(self) -> int:
         """How many steps a run has: the most that a member has."""
-        return (
-            STEPS if self.steps is None else max(self.steps) if isinstance(self.steps, tuple) else self.steps
-        )
+        steps = self.steps or STEPS
+        return max(steps) if isinstance(steps, tuple) else steps
 
     @property
     def alpha(self) -> Each:
@@ -165,7 +165,7 @@ class BALI:
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> BALIState:
         """Zero averages, and starting weights."""
-        problem = widened(problem, self.starts, data.example[0])
+        given, problem = problem, widened(problem, self.starts, data.example[0])
         network = problem.network
         if not network.layers:
             raise ValueError(
@@ -177,7 +177,8 @@ class BALI:
         first = network.layers[0]
         if first.inputs >= WIDE and isinstance(rule, MeanUpdate):
             n_eff, prior = problem.effective_rows(self.fraction(problem)), self.layer_prior(problem, first)
-            layers[first.name] = informed(first, problem, rule, prior, data, n_eff)
+            mean = known_inputs(given, self.starts, first, data)
+            layers[first.name] = informed(first, problem, rule, prior, mean, n_eff)
         needs_residual = problem.is_regression and network.output_layer is None
         residual = empty_stats(shape_of(problem, (), 0, network.outputs)) if needs_residual else None
         bias = problem.lead if isinstance(self.steps, tuple) else ()

@@ -112,23 +112,30 @@ def informed(
     problem: Problem,
     update: MeanUpdate,
     prior: DiagonalPrior,
-    data: Data,
+    mean: Tensor | None,
     n_eff: float | Tensor,
 ) -> LayerState:
-    """A layer before its first step; where its inputs are the data, Ψxx is known."""
-    layer, mean = empty(view, problem, update), known_inputs(problem, view, data)
+    """A layer before its first step; where the mean of its xxᵀ (…, I, I) is known, Ψxx is."""
+    layer = empty(view, problem, update)
     if mean is None:
         return layer
-    return LayerState(update.knowing(prior, layer.data, n_eff * mean, f'layer "{view.name}"'), layer.gg)
+    xx = grouped(n_eff, 2) * mean
+    return LayerState(update.knowing(prior, layer.data, xx, f'layer "{view.name}"'), layer.gg)
 
 
-def known_inputs(problem: Problem, view: LayerView, data: Data) -> Tensor | None:
-    """The mean of xxᵀ (I, I) of a layer whose inputs are the data, else None; of many rows every k-th."""
-    if problem.lead or not is_fed_by_data(problem.network, view, data.example[0]):
+def known_inputs(problem: Problem, starts: int, view: LayerView, data: Data) -> Tensor | None:
+    """The mean of xxᵀ of a layer whose inputs are the data, else None; of many rows every k-th.
+
+    It is computed once for each data split, (S, I, I), and repeated for every start, (E·S, I, I).
+    """
+    lead, device = len(problem.lead), problem.network.device
+    if not is_fed_by_data(problem.network, view, data.example[0][(0,) * lead]):
         return None
-    total, rows = torch.zeros((), dtype=torch.float64, device=problem.network.device), 0
+    total, rows = torch.zeros((), dtype=torch.float64, device=device), 0
     k = max(1, data.n // (ENOUGH * view.inputs))
     for x, _ in data.ordered():
-        seen = view.rows(x[::k].flatten(1), 0)
-        total, rows = total + gram(seen).double(), rows + len(seen)
-    return total / rows
+        some = x.flatten(lead + 1)[..., ::k, :]  # (S, R, I) or (R, I)
+        seen = view.rows(some, lead)
+        total, rows = total + gram(seen).double(), rows + seen.shape[-2]
+    mean = total / rows
+    return mean if starts == 1 else mean.repeat(starts, 1, 1)
