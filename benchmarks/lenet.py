@@ -6,7 +6,8 @@ r"""FashionMNIST with a LeNet-size CNN: MAP, Laplace, SWAG, MultiSWAG and BALI s
 
 MAP trains once for `--epochs` on nine tenths of the training images; after every epoch it is judged by the
 others. Row "best" starts from the weights of the epoch with the lowest validation NLL, row "long" from the
-last. Laplace and SWAG go on from these weights; MultiSWAG trains each of its starts as long as MAP was
+last. Laplace and SWAG go on from these weights, and Laplace's prior precision is chosen by the validation
+images, or by the evidence in columns of its own; MultiSWAG trains each of its starts as long as MAP was
 trained; BALI does not need MAP and is the same in both rows. Figures are of the 10,000 test images, which
 choose nothing.
 
@@ -34,8 +35,9 @@ import bayeswise as bw
 
 BATCH, BALI_BATCH, RATE = 128, 1024, 0.001
 ROWS = ("best", "long")
-METHODS = ("map", "laplace", "laplace_last", "swag", "multiswag", "bali")
-LABELS = ("MAP", "Laplace", "Laplace, last layer", "SWAG", "MultiSWAG", "BALI")
+METHODS = ("map", "laplace", "laplace_evidence", "laplace_last", "swag", "multiswag", "bali")
+LABELS = ("MAP", "Laplace", "the same by evidence", "last layer, by evidence", "SWAG", "MultiSWAG", "BALI")
+PRECISIONS = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
 
 
 def lenet(seed: int) -> nn.Sequential:
@@ -159,8 +161,14 @@ def map_(job: Job, row: str) -> bw.Posterior:
     return bw.load(job.folder / row, model)
 
 
-def laplace(subset: str | None) -> Callable[[Job, str], bw.Posterior]:
-    """A Gaussian around MAP's weights."""
+def laplace(job: Job, row: str) -> bw.Posterior:
+    """A Gaussian around MAP's weights; the images that chose MAP's epoch choose the prior precision."""
+    precision = bw.Validation(*job.images.validation, candidates=PRECISIONS)
+    return job.fit("", job.trained(row)[0], bw.Laplace(precision=precision), batch=512)
+
+
+def laplace_evidence(subset: str | None) -> Callable[[Job, str], bw.Posterior]:
+    """The same with the precisions of the evidence."""
 
     def fitted(job: Job, row: str) -> bw.Posterior:
         return job.fit("", job.trained(row)[0], bw.Laplace(subset=subset), batch=512)
@@ -207,7 +215,11 @@ def every(steps: int) -> int:
 
 
 MAKE: dict[str, Callable[[Job, str], bw.Posterior]] = dict(
-    zip(METHODS, (map_, laplace(None), laplace("last"), swag, multiswag, bali), strict=True)
+    zip(
+        METHODS,
+        (map_, laplace, laplace_evidence(None), laplace_evidence("last"), swag, multiswag, bali),
+        strict=True,
+    )
 )
 
 
@@ -261,8 +273,8 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=30)
     parser.add_argument("--swag-epochs", type=int, default=5)
     parser.add_argument("--swag-rate", type=float, default=0.01)
-    parser.add_argument("--members", type=int, default=3, help="starts of MultiSWAG")
-    parser.add_argument("--bali-steps", type=int, default=600)
+    parser.add_argument("--members", type=int, default=2, help="starts of MultiSWAG")
+    parser.add_argument("--bali-steps", type=int, default=1200)
     parser.add_argument("--effective", type=float, default=0.2, help="N_eff / N of BALI")
     parser.add_argument("--draws", type=int, default=64)
     parser.add_argument("--rows", type=int, default=None)

@@ -53,8 +53,9 @@ class TensorRows:
 
     def ordered(self) -> Iterator[Batch]:
         """Every row once, in order."""
-        for rows in torch.arange(self.n).split(self.batch_size):
-            yield self._rows(rows)
+        for start in range(0, self.n, self.batch_size):
+            size = min(self.batch_size, self.n - start)
+            yield self.x.narrow(self.lead, start, size), self.y.narrow(self.lead, start, size)
 
     def parted(self, folds: int, held: int, seed: int) -> tuple[TensorRows, Batch]:
         """Most rows, and `held` others to judge by; `folds` times with other rows, (folds·members, …)."""

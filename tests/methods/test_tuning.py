@@ -19,7 +19,7 @@ from bayeswise.trials import HeldOut
 from bayeswise.weights import Layerwise, Mixture
 
 I, N = 4, 60  # noqa: E741
-SHORT = Tuning(lengths=(40,), members=2, step_sizes=(0.5, 1.0, 0.25))
+SHORT = Tuning(lengths=(40,), members=2, step_sizes=(0.5, 1.0, 0.25), straight_shares=())
 
 
 def data(noise: float = 0.1, n: int = N, seed: int = 0) -> tuple[Tensor, Tensor]:

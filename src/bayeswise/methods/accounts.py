@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart
+from bayeswise.distributions.inverse_wishart import CERTAIN
 from bayeswise.linalg import condition
 from bayeswise.methods.members import Each
 from bayeswise.networks import LayerView
@@ -46,3 +47,16 @@ def words(value: Each | Tensor) -> str:
     numbers = torch.as_tensor(value, dtype=torch.float64)
     low, high = float(numbers.min()), float(numbers.max())
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+
+
+def layer_figures(
+    priors: dict[str, DiagonalPrior], layers: dict[str, MatrixNormalInverseWishart], lead: tuple[int, ...]
+) -> dict[str, float]:
+    """The condition of every layer's factor, and its evidence where the noise is unknown."""
+    values = {}
+    for name, q in layers.items():
+        values[f"condition/{name}"] = float(condition(q.factor).max())
+        if float(q.dof.max()) < CERTAIN:
+            found = evidence(priors[name], q, name).reshape(*lead, -1)  # (…, groups)
+            values[f"evidence/{name}"] = float(found.sum(-1).mean())
+    return values

@@ -25,14 +25,14 @@ import torch
 from torch import Generator, Tensor
 
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
-from bayeswise.distributions.inverse_wishart import CERTAIN
-from bayeswise.linalg import condition, safe_cholesky
-from bayeswise.methods.accounts import about_layer, about_output, evidence, words
+from bayeswise.linalg import safe_cholesky
+from bayeswise.methods.accounts import about_layer, about_output, layer_figures, words
 from bayeswise.methods.bali_state import (
     BALIState,
     LayerSetting,
     LayerState,
     Pass,
+    drawn_start,
     empty,
     grouped,
     informed,
@@ -58,7 +58,9 @@ Find = Callable[[DiagonalPrior, Any, str], MatrixNormalInverseWishart]
 STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
 WIDE = 200  # inputs of the first layer from which means move instead of statistics
 NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
-POSITIVE = ("step_size steps noise_floor hidden_noise_floor initial_scale members temperature").split()
+POSITIVE = (
+    "step_size steps noise_floor hidden_noise_floor initial_scale bias_scale members temperature".split()
+)
 
 
 @dataclass(frozen=True)
@@ -68,13 +70,15 @@ class BALI:
     `prior` None means FanIn(40) for regression and FanIn(10) for classification, Isotropic for a first layer
     of at most 16 inputs; `first_prior` and `last_prior` None mean `prior`. `effective` None is N_eff = N
     below 1,000 rows and 0.25 N above. `start` "draw" begins with random weights, "model" with the module's
-    own. `noise` "mode" keeps Σ at its mode, "drawn" draws it wherever weights are drawn. `members` posteriors
-    from as many starts train in one run; predictions are their mixture. `temperature` multiplies Σ once the
-    run is over: of the output layer of a regression, and so the noise; else of every layer.
+    own; `bias_scale` is how many times wider than its weights the first layer's biases are drawn: with 100 a
+    network of ReLUs starts as a straight line, because no kink lies among the data. `noise` "mode" keeps Σ at
+    its mode, "drawn" draws it wherever weights are drawn. `members` posteriors from as many starts train in
+    one run; predictions are their mixture. `temperature` multiplies Σ once the run is over: of the output
+    layer of a regression, and so the noise; else of every layer.
 
-    `steps` None means that `tuning` chooses how long to train, and step size, N_eff, members and temperature
-    where they are None, from the training rows alone (see methods/tuning.py). With a number of steps None
-    means a rule of thumb: step size 0.5, N_eff as above, one member, temperature 1.
+    `steps` None means that `tuning` chooses how long to train, and step size, N_eff, bias scale, members and
+    temperature where they are None, from the training rows alone (see methods/tuning.py). With a number of
+    steps None means a rule of thumb: step size 0.5, N_eff as above, bias scale 1, one member, temperature 1.
     """
 
     step_size: Each | None = None
@@ -89,6 +93,7 @@ class BALI:
     dof: float = 0.0
     initial_scale: float = 1.0
     first_initial_scale: float | None = None
+    bias_scale: Each | None = None
     start: Literal["draw", "model"] = "draw"
     forward: Forward = field(default=Deterministic())
     noise: Literal["mode", "drawn"] = "mode"
@@ -292,12 +297,9 @@ class BALI:
             own = network.layer_parameters()
             first = {v.name: v.matrix(own) for v in network.layers}
             return {name: w.expand(*problem.lead, *w.shape).clone() for name, w in first.items()}
-        start = {}
-        for s in self.settings(problem):
-            shape = (*problem.lead, *s.view.groups, s.view.inputs, s.view.outputs)
-            a = torch.randn(shape, generator=rng, dtype=network.dtype, device=network.device)
-            start[s.view.name] = s.start_std * a
-        return start
+        first = self.settings(problem)[0].view
+        bias_scale = each(self.bias_scale or 1.0, problem, len(first.groups) + 1)
+        return drawn_start(self.settings(problem), problem, bias_scale, rng)
 
     def _posteriors(self, problem: Problem, state: BALIState, find: Find) -> Layers:
         """q_{t-1} of every layer, as the update finds it; none before the first step."""
@@ -374,14 +376,9 @@ class BALI:
     ) -> Info:
         def details() -> dict[str, float]:
             fastest = float(rate.max()) if isinstance(rate, Tensor) else rate
-            values = {"rescues": float(rescues), "rate": fastest}
             priors = {s.view.name: s.prior for s in self.settings(problem)}
-            for name, q in posteriors.items():
-                values[f"condition/{name}"] = float(condition(q.factor).max())
-                if float(q.dof.max()) < CERTAIN:  # the evidence is that of an unknown noise
-                    found = evidence(priors[name], q, name).reshape(*problem.lead, -1)  # (…, groups)
-                    values[f"evidence/{name}"] = float(found.sum(-1).mean())
-            return values
+            own = {"rescues": float(rescues), "rate": fastest}
+            return own | layer_figures(priors, posteriors, problem.lead)
 
         return Info(log_lik, details)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Generator, Tensor
 
 from bayeswise.distributions import DiagonalPrior, RegressionStats
 from bayeswise.linalg import gram
@@ -66,6 +66,21 @@ class LayerSetting:
     prior: DiagonalPrior
     start_std: float
     regresses: bool  # on the true targets: it is the output of a regression
+
+
+def drawn_start(
+    settings: tuple[LayerSetting, ...], problem: Problem, bias_scale: float | Tensor, rng: Generator
+) -> dict[str, Tensor]:
+    """Starting weights W (…, I, O) of every layer; the first layer's biases so many times wider."""
+    network, start = problem.network, {}
+    for s in settings:
+        shape = (*problem.lead, *s.view.groups, s.view.inputs, s.view.outputs)
+        a = torch.randn(shape, generator=rng, dtype=network.dtype, device=network.device)
+        start[s.view.name] = s.start_std * a
+    first = settings[0].view
+    if first.bias:
+        start[first.name][..., -1, :].mul_(bias_scale)
+    return start
 
 
 def rates(

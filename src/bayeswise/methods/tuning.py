@@ -9,7 +9,10 @@
    as many steps are not worth it. The other rows choose the length and the temperature, the scale of Σ: what
    several starts leave unexplained together is less than what each leaves, and where the functions drawn
    spread they explain a part of the noise, so that Σ mostly says too much.
-3. The run itself, on all rows, with what was chosen.
+3. In regression a short rehearsal with straight starts: networks whose kinks lie outside the data. They are
+   taken if the held-out rows are more likely under them, as with few rows for each column, where a bent
+   function is fitted to noise.
+4. The run itself, on all rows, with what was chosen.
 
 Data splits that train together choose each for itself: no row of one split has a say in another.
 """
@@ -18,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,15 +32,21 @@ from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import Each, each
 from bayeswise.methods.protocol import Trials
 from bayeswise.networks import Network
+from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 from bayeswise.weights import Layerwise, Mixture
 
 if TYPE_CHECKING:
     from bayeswise.methods.bali import BALI
 
-WORDS = {"effective": "share of rows that count", "step_size": "step size", "steps": "steps"}
+WORDS = {
+    "effective": "share of rows that count",
+    "step_size": "step size",
+    "steps": "steps",
+}
+N = TypeVar("N", int, float)
 CUT = 1.6  # a length is left out where the most that may be is not longer than this
-TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 5))  # 1/128 … 4
+TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 9))  # 1/128 … 16
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ class Tuning:
     layer moves by α as well: `label_step_sizes` are smaller, and `label_shares` do without the largest.
     `finalists` of the shares train in the end, where there are so many starts. `rehearsal` is how many of the
     starts choose length and temperature, and `worth` what a longer run must gain: held-out log-likelihood
-    per row.
+    per row. Straight starts have biases `straight` times as wide, one of the `straight_shares`, and train for
+    `straight_steps`; without such shares they are not tried.
     """
 
     lengths: tuple[int, ...] = (625, 2_500, 5_000)
@@ -62,6 +72,9 @@ class Tuning:
     shares: tuple[float, ...] = (1.0, 4.0, 16.0, 0.25, 0.0625, 0.015625)
     label_shares: tuple[float, ...] = (1.0, 4.0, 0.25, 0.0625, 0.015625)
     finalists: int = 2
+    straight_shares: tuple[float, ...] = (1.0, 0.0625)
+    straight: float = 100.0
+    straight_steps: int = 100
     step_sizes: tuple[float, ...] = (0.5,)
     label_step_sizes: tuple[float, ...] = (0.5, 0.25, 0.1)
     rehearsal: int = 2
@@ -69,13 +82,25 @@ class Tuning:
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
-        for name in ("rows", "members", "small", "medium", "finalists", "rehearsal"):
+        for name in ("rows", "members", "small", "medium", "finalists", "straight_steps", "rehearsal"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
         for name in ("lengths", "shares", "label_shares", "step_sizes", "label_step_sizes"):
+            if not getattr(self, name):
+                raise ValueError(f"Tuning: {name} needs at least one number")
+        for name in (
+            "lengths",
+            "shares",
+            "label_shares",
+            "straight_shares",
+            "step_sizes",
+            "label_step_sizes",
+        ):
             values = getattr(self, name)
-            if not isinstance(values, tuple) or not values or not all(value > 0 for value in values):
-                raise ValueError(f"Tuning: {name} is a tuple of one or more positive numbers, not {values}")
+            if not isinstance(values, tuple) or not all(value > 0 for value in values):
+                raise ValueError(f"Tuning: {name} is a tuple of positive numbers, not {values}")
+        if not self.straight > 0:
+            raise ValueError(f"Tuning: straight is a positive scale of the biases, not {self.straight}")
         if not self.worth >= 0:
             raise ValueError(f"Tuning: worth is a log-likelihood per row, not negative, not {self.worth}")
 
@@ -119,7 +144,10 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
         "effective": lambda draft: raced_shares(draft, shares, trials),
         "step_size": lambda draft: raced_step_size(draft, sizes, trials),
         "steps": lambda draft: rehearsed(draft, lengths, trials),
+        "bias_scale": lambda draft: straightened(draft, method.temperature, trials),
     }
+    if not (problem.is_regression and method.start == "draw" and network.layers[0].bias):
+        del choices["bias_scale"]
     for name, choose in choices.items():
         if name != "steps" and getattr(method, name) is not None:
             continue
@@ -128,7 +156,8 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
         try:
             draft, note = choose(draft)
         except NumericalError as error:  # a candidate broke down: the run itself need not
-            note = f"{WORDS[name]}: a rule of thumb, because the candidates could not be compared ({error})"
+            why = f"a rule of thumb, because the candidates could not be compared ({error})"
+            note = f"{WORDS[name]}: {why}" if name in WORDS else ""  # bent starts need no excuse
         notes += (note,) if note else ()
     return draft.run(method.starts, problem.members or 1), notes
 
@@ -139,6 +168,7 @@ class Draft:
 
     method: BALI
     shares: tuple[Each, ...] = ()
+    rows: Tensor | None = None  # the likelihoods of held-out rows (…, R) under it, once it was rehearsed
 
     def run(self, starts: int, members: int) -> BALI:
         """The method with so many starts, for a problem with so many members."""
@@ -151,45 +181,49 @@ class Draft:
 
 def raced_shares(draft: Draft, values: tuple[float, ...], trials: Trials) -> tuple[Draft, str]:
     """The best N_eff / N, and those that come next as long as there are starts for them."""
-    found, note = raced(draft.method, "effective", values, trials)
+    runs = raced(draft.method, "effective", values, trials)
+    found = torch.stack([trials.log_lik(run) for run in runs])  # (C, …, R)
+    note = f"{_by(trials)} ({_shown(values, found)})"
     places = min(draft.method.starts, draft.method.tuning.finalists, len(values))
-    best = _clearly_best(found)
-    shares = []
+    best, shares = _clearly_best(found), []
     for _ in range(places):
         shares.append(_for_each(values, best))
         found = found.masked_fill(_at(best, len(values)), -torch.inf)
         best = _largest(found.mean(-1))
     chosen = " and ".join(words(share) for share in shares) + (" in turn" if places > 1 else "")
-    draft = replace(draft, method=replace(draft.method, effective=shares[0]), shares=tuple(shares))
-    return draft, f"{WORDS['effective']} {chosen} chosen {note}"
+    method = replace(draft.method, effective=shares[0])
+    return Draft(method, tuple(shares)), f"{WORDS['effective']} {chosen} chosen {note}"
 
 
 def raced_step_size(draft: Draft, values: tuple[float, ...], trials: Trials) -> tuple[Draft, str]:
     """The best α; one candidate needs no race."""
     if len(values) == 1:
         return replace(draft, method=replace(draft.method, step_size=values[0])), ""
-    found, note = raced(draft.method, "step_size", values, trials)
+    runs = raced(draft.method, "step_size", values, trials)
+    found = torch.stack([trials.log_lik(run) for run in runs])  # (C, …, R)
     chosen = _for_each(values, _clearly_best(found))
     method = replace(draft.method, step_size=chosen)
-    return replace(draft, method=method), f"{WORDS['step_size']} {words(chosen)} chosen {note}"
+    note = f"{WORDS['step_size']} {words(chosen)} chosen {_by(trials)} ({_shown(values, found)})"
+    return replace(draft, method=method), note
 
 
 def raced(
-    method: BALI, name: Literal["effective", "step_size"], values: tuple[float, ...], trials: Trials
-) -> tuple[Tensor, str]:
-    """The likelihoods of held-out rows (C, …, R) after short runs with each of the values."""
+    method: BALI,
+    name: Literal["effective", "step_size"],
+    values: tuple[float, ...],
+    trials: Trials,
+    what: str = "",
+) -> list[Posterior]:
+    """Short runs with each of the values."""
     candidates = replace(
         method,
         members=len(values),
         temperature=1.0,
         **{name: tuple(value for value in values for _ in range(trials.members))},
     )
-    posterior = trials.posterior(candidates, f"choosing the {WORDS[name]}")
+    posterior = trials.posterior(candidates, what or f"choosing the {WORDS[name]}")
     parts = posterior.weights.parts if isinstance(posterior.weights, Mixture) else (posterior.weights,)
-    found = torch.stack([trials.log_lik(replace(posterior, weights=part)) for part in parts])
-    mean = found.flatten(1).mean(1).tolist()  # over rows and splits
-    shown = ", ".join(f"{value:.3g}: {one:.3f}" for value, one in zip(values, mean, strict=True))
-    return found, f"{_by(trials)} ({shown})"
+    return [replace(posterior, weights=part) for part in parts]
 
 
 def rehearsed(draft: Draft, lengths: tuple[int, ...], trials: Trials) -> tuple[Draft, str]:
@@ -198,7 +232,7 @@ def rehearsed(draft: Draft, lengths: tuple[int, ...], trials: Trials) -> tuple[D
     run = draft.run(min(method.starts, method.tuning.rehearsal), trials.members)
     stages: list[tuple[Tensor, Tensor]] = []  # rows (…, R) at the best temperature (…,), of each length
     for length in lengths:
-        stages.append(_rehearsal(replace(run, steps=length), trials))
+        stages.append(_rehearsal(replace(run, steps=length), trials, f"rehearsing {length} steps"))
         chosen = _worth_it(torch.stack([rows for rows, _ in stages]), method.tuning.worth)  # (…,)
         if not bool((chosen == len(stages) - 1).any()):
             break
@@ -208,21 +242,69 @@ def rehearsed(draft: Draft, lengths: tuple[int, ...], trials: Trials) -> tuple[D
     shown = ", ".join(f"{n}: {rows.mean():.3f}" for n, (rows, _) in zip(lengths, stages, strict=False))
     warmth = f" and temperature {words(temperature)}" if method.temperature is None else ""
     why = f"{words(steps)} steps{warmth} chosen {_by(trials)} ({shown})"
-    return replace(draft, method=replace(method, steps=steps, temperature=temperature)), why
+    rows = _taken(torch.stack([rows for rows, _ in stages]), chosen)
+    return replace(draft, method=replace(method, steps=steps, temperature=temperature), rows=rows), why
 
 
-def _rehearsal(method: BALI, trials: Trials) -> tuple[Tensor, Tensor]:
+def straightened(draft: Draft, temperature: Each | None, trials: Trials) -> tuple[Draft, str]:
+    """Straight starts, for the splits where held-out rows are more likely under them."""
+    bent, own = draft.method, draft.method.tuning
+    if draft.rows is None or not draft.shares or not own.straight_shares:
+        return draft, ""
+    tried = replace(
+        bent,
+        bias_scale=own.straight,
+        steps=own.straight_steps,
+        temperature=temperature,
+        members=min(bent.starts, own.rehearsal),
+    )
+    found = [
+        _rehearsal(
+            replace(tried, effective=share), trials, f"rehearsing a straight start with share {share:g}"
+        )
+        for share in own.straight_shares
+    ]
+    rows, warm = (torch.stack(part) for part in zip(*found, strict=True))  # (C, …, R), (C, …)
+    best = _largest(rows.mean(-1))  # (…,)
+    both = torch.stack([draft.rows, _taken(rows, best)])  # (2, …, R)
+    wins = _largest(both.mean(-1)) == 1  # (…,)
+    if not bool(wins.any()):
+        return draft, ""
+    share = _for_each(own.straight_shares, best)
+    warmth = temperature or _for_each(TEMPERATURES, warm.gather(0, best[None])[0])
+    shares = tuple(_where(wins, share, other) for other in draft.shares)
+    method = replace(
+        bent,
+        effective=shares[0],
+        bias_scale=_where(wins, own.straight, 1.0),
+        steps=_where(wins, own.straight_steps, bent.steps or bent.length),
+        temperature=_where(wins, warmth, bent.temperature or 1.0),
+    )
+    where = "" if bool(wins.all()) else f" in {int(wins.sum())} of {wins.numel()} splits"
+    what = f"share {words(share)}, {own.straight_steps} steps and temperature {words(warmth)}"
+    shown = _shown(("bent", "straight"), both)
+    why = f"a straight start instead{where}, {what} chosen {_by(trials)} ({shown})"
+    return Draft(method, shares), why
+
+
+def _rehearsal(method: BALI, trials: Trials, what: str) -> tuple[Tensor, Tensor]:
     """The likelihoods of held-out rows (…, R), at the best of the temperatures (…,) or at the one given."""
-    posterior = trials.posterior(replace(method, temperature=1.0), f"rehearsing {method.length} steps")
-    assert isinstance(posterior.weights, Layerwise | Mixture)
+    posterior = trials.posterior(replace(method, temperature=1.0), what)
     given = method.temperature
-    scales = TEMPERATURES if given is None else (each(given, posterior.problem),)
+    return _tempered(posterior, TEMPERATURES if given is None else (each(given, posterior.problem),), trials)
+
+
+def _tempered(
+    posterior: Posterior, scales: Sequence[float | Tensor], trials: Trials
+) -> tuple[Tensor, Tensor]:
+    """The likelihoods of held-out rows (…, R) at the best of the temperatures (…,)."""
+    assert isinstance(posterior.weights, Layerwise | Mixture)
     tempered = [replace(posterior, weights=posterior.weights.tempered(t)) for t in scales]
     found = torch.stack([trials.log_lik(one) for one in tempered])  # (C, …, R)
     if not bool(found.mean(-1).isfinite().any(0).all()):
         raise NumericalError("the held-out rows have no likelihood at any temperature")
     best = _largest(found.mean(-1))
-    return found.gather(0, best[None, ..., None].expand(1, *found.shape[1:]))[0], best
+    return _taken(found, best), best
 
 
 def _worth_it(found: Tensor, worth: float) -> Tensor:
@@ -253,7 +335,7 @@ def _for_each(values: Sequence[float], best: Tensor) -> Each:
     return values[int(best)] if best.dim() == 0 else tuple(values[i] for i in best.reshape(-1).tolist())
 
 
-def _for_members(value: Each, members: int) -> tuple[float, ...]:
+def _for_members(value: N | tuple[N, ...], members: int) -> tuple[N, ...]:
     """A setting for each of so many members; those of several splits repeat."""
     own = value if isinstance(value, tuple) else (value,)
     return own * (members // len(own))
@@ -263,6 +345,26 @@ def _at(best: Tensor, candidates: int) -> Tensor:
     """Where in (C, …, 1) the best (…,) are."""
     index = torch.arange(candidates, device=best.device).reshape(-1, *[1] * best.dim())
     return (index == best)[..., None]
+
+
+def _taken(found: Tensor, best: Tensor) -> Tensor:
+    """Of (C, …, R) what the best (…,) have: (…, R)."""
+    return found.gather(0, best[None, ..., None].expand(1, *found.shape[1:]))[0]
+
+
+def _where(wins: Tensor, one: N | tuple[N, ...], other: N | tuple[N, ...]) -> N | tuple[N, ...]:
+    """One setting in the splits (…,) where it wins, the other elsewhere."""
+    if wins.dim() == 0:
+        return one if bool(wins) else other
+    ones, others = _for_members(one, wins.numel()), _for_members(other, wins.numel())
+    return tuple(a if w else b for w, a, b in zip(wins.tolist(), ones, others, strict=True))
+
+
+def _shown(names: Sequence[float | str], found: Tensor) -> str:
+    """The mean of every candidate over rows and splits (C, …, R)."""
+    means = found.flatten(1).mean(1).tolist()
+    texts = (name if isinstance(name, str) else f"{name:.3g}" for name in names)
+    return ", ".join(f"{text}: {one:.3f}" for text, one in zip(texts, means, strict=True))
 
 
 def _by(trials: Trials) -> str:

@@ -122,6 +122,11 @@ class EmbeddingView:
     outputs: int  # D
 
     @property
+    def bias(self) -> bool:
+        """There is none."""
+        return False
+
+    @property
     def groups(self) -> tuple[int, ...]:
         """One table."""
         return ()

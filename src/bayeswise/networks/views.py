@@ -39,6 +39,11 @@ class LayerView(Protocol):
         ...
 
     @property
+    def bias(self) -> bool:
+        """Whether there is a column of ones; its weights are the last row of W."""
+        ...
+
+    @property
     def outputs(self) -> int:
         """O."""
         ...
