@@ -2,12 +2,15 @@ r"""Seconds until the test NLL of FashionMNIST is as good as Adam's best: BALI a
 
     OMP_NUM_THREADS=1 python benchmarks/time_to_quality.py --data-dir DIR \
         --out benchmarks/results/scripts/time_to_quality.jsonl
+    python benchmarks/time_to_quality.py --out benchmarks/results/scripts/time_to_quality.jsonl \
+        --page docs/cost.md
 
 784-256-256-10 with Leaky-Tanh, batch 2048. Adam has weight decay 1e-4 and four learning rates, 0.002 being
 the paper's; BALI step size 0.5, N_eff = 0.2 N and a cosine update rate from 0.3 over 300 steps, by default
 and with an exact posterior at every step. Test NLL every 10 steps, by 16 draws; looking is not counted.
 Seconds are those of the processor, which other work on the machine spoils less. One JSON line per run;
-`seconds_to_adam` is the time to the best NLL of the paper's Adam with that seed.
+`seconds_to_adam` is the time to the best NLL of the paper's Adam with that seed. The second form writes the
+table of a page and draws the curves; of lines that are there twice it takes the last.
 """
 
 from __future__ import annotations
@@ -15,14 +18,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import torch
-from common import LeakyTanh, arguments, keep, mlp, read
+from common import LeakyTanh, arguments, keep, kept, mlp, put_table, read
 from torch import Tensor, nn
 
 import bayeswise as bw
 from bayeswise.data import TensorRows
 from bayeswise.methods.updates import NaturalUpdate
+from bayeswise.report import drawing as pen
 
 SIZES, BATCH, EVERY = (784, 256, 256, 10), 2048, 10
 RATES = (0.002, 0.0005, 0.001, 0.004)
@@ -103,13 +109,80 @@ def told(curve: Curve, target: float) -> dict:
     return {"best_nll": round(value, 4), "seconds_to_adam": at and round(at, 2), "curve": rounded}
 
 
+# --------------------------------------------------------------------------------------------------- the page
+
+
+def latest(lines: list[dict]) -> dict[int, dict[str, dict]]:
+    """The last line of every seed and run; Adam's are called by their rate."""
+    found: dict[int, dict[str, dict]] = {}
+    for line in lines:
+        name = f"Adam {line['rate']:g}" if line["method"] == "adam" else line["method"]
+        found.setdefault(line["seed"], {})[name] = line
+    return dict(sorted(found.items()))
+
+
+def better(runs: dict[str, dict]) -> str:
+    """The rate of Adam with the lowest NLL."""
+    return min((name for name in runs if name.startswith("Adam")), key=lambda name: runs[name]["best_nll"])
+
+
+def table(lines: list[dict]) -> list[list[str]]:
+    """Seconds to the best NLL of the paper's Adam and of the better one, seed by seed."""
+    head = [
+        "seed",
+        "Adam 0.002: best NLL",
+        "its seconds",
+        "BALI's",
+        "ratio",
+        "better Adam: best NLL",
+        "ratio",
+    ]
+    body = []
+    for seed, runs in latest(lines).items():
+        row, curve = [str(seed)], runs["bali"]["curve"]
+        for name in ("Adam 0.002", better(runs)):
+            target = runs[name]["best_nll"]
+            theirs, ours = (reached(one, target) for one in (runs[name]["curve"], curve))
+            assert theirs is not None and ours is not None
+            shown = [f"{target:.4f}", f"{theirs:.1f}", f"{ours:.1f}", f"{ours / theirs:.2f}"]
+            row += shown if name == "Adam 0.002" and len(row) == 1 else [f"{target:.4f} ({name})", shown[-1]]
+        body.append(row)
+    return [head, *body]
+
+
+def draw(lines: list[dict], out: Path) -> None:
+    """Test NLL against processor seconds, of every seed."""
+    looks = {
+        "better": (pen.GREY, pen.DASHED, "the better Adam"),
+        "paper": (pen.VERMILLION, "-", "Adam 0.002"),
+        "bali": (pen.BLUE, "-", "BALI, 16 draws"),
+    }
+    with pen.style():
+        (ax,) = pen.new_axes(7.2, 4.2)
+        for k, runs in enumerate(latest(lines).values()):
+            names = {"better": better(runs), "paper": "Adam 0.002", "bali": "bali"}
+            for side, (color, dash, label) in looks.items():
+                _, seconds, nll = zip(*runs[names[side]]["curve"], strict=True)
+                ax.plot(seconds, nll, color=color, ls=dash, lw=1.4, label=label if k == 0 else None)
+        ax.set(xlabel="processor seconds of training", ylabel="test NLL", ylim=(0.29, 0.5))
+        ax.legend()
+        out.parent.mkdir(parents=True, exist_ok=True)
+        figure: Any = ax.figure
+        figure.savefig(out, dpi=110, metadata={"Software": None})
+
+
 def main() -> None:
-    """Adam with every rate, then BALI, for one seed."""
+    """Adam with every rate, then BALI, for one seed; or the page."""
     parser = arguments(__doc__)
     parser.add_argument("--rates", type=float, nargs="*", default=list(RATES))
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--adam-steps", type=int, default=500)
+    parser.add_argument("--page", type=Path)
     options = parser.parse_args()
+    if options.page:
+        put_table(options.page, table(kept(options)), "quality")
+        draw(kept(options), options.page.parent / "images" / "time_to_quality.png")
+        return
     data = read(options, "fashion_mnist")
     x, x_test = (torch.from_numpy(data[k]).float().flatten(1) / 255 for k in ("x_train", "x_test"))
     x, x_test = (x - x.mean()) / x.std(), (x_test - x.mean()) / x.std()
