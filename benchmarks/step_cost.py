@@ -26,7 +26,7 @@ import bayeswise as bw
 from bayeswise.data import TensorRows
 from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.updates import NaturalUpdate
-from bayeswise.networks import discover, evaluating
+from bayeswise.networks import discover
 from bayeswise.problem import Problem, Units
 
 NETWORKS = {
@@ -61,18 +61,18 @@ def adam_step(model: nn.Module, x: Tensor, y: Tensor, task: str) -> Callable[[],
 
 
 def bali_step(model: nn.Module, x: Tensor, y: Tensor, task: str, method: bw.BALI) -> Callable[[], None]:
-    """One step of the method, as the training loop makes it."""
+    """One step of the method, as the training loop makes it: the model is in eval mode from the first on."""
     likelihood = bw.Gaussian() if task == "regression" else bw.Categorical()
     found = discover(model, x)
     problem = Problem(found, likelihood, 60_000, Units.identity(found.outputs, found.dtype, found.device))
     rng = torch.Generator().manual_seed(0)
     rows = TensorRows(x, y, len(x))
     state = method.init(problem, rows, rng)
+    model.eval()
 
     def step() -> None:
         nonlocal state
-        with evaluating(model):
-            state, _ = method.step(problem, state, (x, y), rng)
+        state, _ = method.step(problem, state, (x, y), rng)
 
     return step
 

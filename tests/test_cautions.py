@@ -30,6 +30,7 @@ def test_ordinary_rows_need_no_caution():
     ("x", "y", "said"),
     [
         (X[:20], Y[:20], "only 20 rows"),
+        (normal(120, 40), normal(120, 1), "only 3 rows for each of 40 columns: compare with a linear model"),
         (torch.cat([X, X[:, :2] @ normal(2, 3)], 1), Y, "rank 5 of 8 columns (columns repeat one another)"),
         (torch.cat([X, torch.full((300, 2), 7.0)], 1), Y, "2 of 7 input columns are constant"),
         (normal(60, 100), normal(60, 1), "rank 59 of 100 columns (there are fewer rows)"),

@@ -10,6 +10,7 @@ from torch import Tensor
 from bayeswise.data import Rows, TensorRows
 
 FEW_ROWS = 50
+FEW_EACH = 5  # rows for each column
 FIRST = 256  # rows
 MOST_WORK = 500_000_000  # rows · columns²: the rank of more would cost as much as a fit
 OUTLIER = 8.0  # robust standard deviations; of a Gaussian one row in 10^15 is farther away
@@ -21,13 +22,17 @@ def cautions(rows: Rows) -> tuple[str, ...]:
     if not isinstance(rows, TensorRows):
         return ()
     x, y = (rows.x[0], rows.y[0]) if rows.lead else (rows.x, rows.y)
-    found = [*_few(len(x)), *_rank(x), *(_outliers(y) if y.is_floating_point() else _rare(y))]
+    found = [*_few(x), *_rank(x), *(_outliers(y) if y.is_floating_point() else _rare(y))]
     return tuple(f"caution: {line}" for line in found)
 
 
-def _few(n: int) -> Iterator[str]:
-    if n < FEW_ROWS:
-        yield f"only {n} rows: intervals and choices rest on little"
+def _few(x: Tensor) -> Iterator[str]:
+    """Few rows, or few for each column of a table."""
+    if len(x) < FEW_ROWS:
+        yield f"only {len(x)} rows: intervals and choices rest on little"
+    elif x.dim() == 2 and len(x) < FEW_EACH * x.shape[1]:
+        each = f"{len(x) / x.shape[1]:.2g} rows for each of {x.shape[1]} columns"
+        yield f"only {each}: compare with a linear model"
 
 
 def _rank(x: Tensor) -> Iterator[str]:
