@@ -132,8 +132,8 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
     """The method with nothing left open, and what was chosen why."""
     own, network, notes = method.tuning, problem.network, ()
     lengths = own.steps(network, batch)
-    if isinstance(method.update, MeanUpdate) and problem.members is not None:
-        lengths = lengths[:1]  # it has one rate for all members
+    one_rate = isinstance(method.update, MeanUpdate) and problem.members is not None  # for all members
+    lengths = lengths[:1] if one_rate else lengths
     method = replace(method, steps=lengths[0], members=method.members or own.starts(network))
     if trials is None:
         method = replace(method, steps=lengths[min(1, len(lengths) - 1)])
@@ -146,7 +146,7 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
         "steps": lambda draft: rehearsed(draft, lengths, trials),
         "bias_scale": lambda draft: straightened(draft, method.temperature, trials),
     }
-    if not (problem.is_regression and method.start == "draw" and network.layers[0].bias):
+    if one_rate or not (problem.is_regression and method.start == "draw" and network.layers[0].bias):
         del choices["bias_scale"]
     for name, choose in choices.items():
         if name != "steps" and getattr(method, name) is not None:
@@ -208,11 +208,7 @@ def raced_step_size(draft: Draft, values: tuple[float, ...], trials: Trials) -> 
 
 
 def raced(
-    method: BALI,
-    name: Literal["effective", "step_size"],
-    values: tuple[float, ...],
-    trials: Trials,
-    what: str = "",
+    method: BALI, name: Literal["effective", "step_size"], values: tuple[float, ...], trials: Trials
 ) -> list[Posterior]:
     """Short runs with each of the values."""
     candidates = replace(
@@ -221,7 +217,7 @@ def raced(
         temperature=1.0,
         **{name: tuple(value for value in values for _ in range(trials.members))},
     )
-    posterior = trials.posterior(candidates, what or f"choosing the {WORDS[name]}")
+    posterior = trials.posterior(candidates, f"choosing the {WORDS[name]}")
     parts = posterior.weights.parts if isinstance(posterior.weights, Mixture) else (posterior.weights,)
     return [replace(posterior, weights=part) for part in parts]
 
@@ -251,27 +247,12 @@ def straightened(draft: Draft, temperature: Each | None, trials: Trials) -> tupl
     bent, own = draft.method, draft.method.tuning
     if draft.rows is None or not draft.shares or not own.straight_shares:
         return draft, ""
-    tried = replace(
-        bent,
-        bias_scale=own.straight,
-        steps=own.straight_steps,
-        temperature=temperature,
-        members=min(bent.starts, own.rehearsal),
-    )
-    found = [
-        _rehearsal(
-            replace(tried, effective=share), trials, f"rehearsing a straight start with share {share:g}"
-        )
-        for share in own.straight_shares
-    ]
-    rows, warm = (torch.stack(part) for part in zip(*found, strict=True))  # (C, …, R), (C, …)
-    best = _largest(rows.mean(-1))  # (…,)
-    both = torch.stack([draft.rows, _taken(rows, best)])  # (2, …, R)
+    rows, best, warm = _straight_rehearsals(replace(bent, temperature=temperature), trials)
+    both = torch.stack([draft.rows, rows])  # (2, …, R)
     wins = _largest(both.mean(-1)) == 1  # (…,)
     if not bool(wins.any()):
         return draft, ""
-    share = _for_each(own.straight_shares, best)
-    warmth = temperature or _for_each(TEMPERATURES, warm.gather(0, best[None])[0])
+    share, warmth = _for_each(own.straight_shares, best), temperature or _for_each(TEMPERATURES, warm)
     shares = tuple(_where(wins, share, other) for other in draft.shares)
     method = replace(
         bent,
@@ -283,8 +264,22 @@ def straightened(draft: Draft, temperature: Each | None, trials: Trials) -> tupl
     where = "" if bool(wins.all()) else f" in {int(wins.sum())} of {wins.numel()} splits"
     what = f"share {words(share)}, {own.straight_steps} steps and temperature {words(warmth)}"
     shown = _shown(("bent", "straight"), both)
-    why = f"a straight start instead{where}, {what} chosen {_by(trials)} ({shown})"
-    return Draft(method, shares), why
+    return Draft(method, shares), f"a straight start instead{where}, {what} chosen {_by(trials)} ({shown})"
+
+
+def _straight_rehearsals(method: BALI, trials: Trials) -> tuple[Tensor, Tensor, Tensor]:
+    """Held-out rows (…, R) under the best of the shares; which that is, and at which temperature (…,)."""
+    own = method.tuning
+    starts = min(method.starts, own.rehearsal)
+    straight = replace(method, bias_scale=own.straight, steps=own.straight_steps, members=starts)
+    rows, warm = [], []
+    for share in own.straight_shares:
+        what = f"rehearsing a straight start with share {share:g}"
+        found, temperature = _rehearsal(replace(straight, effective=share), trials, what)
+        rows.append(found)
+        warm.append(temperature)
+    best = _largest(torch.stack(rows).mean(-1))
+    return _taken(torch.stack(rows), best), best, torch.stack(warm).gather(0, best[None])[0]
 
 
 def _rehearsal(method: BALI, trials: Trials, what: str) -> tuple[Tensor, Tensor]:
