@@ -47,6 +47,8 @@ CHANGES: dict[str, dict | None] = {
     "weights drawn in training": {"forward": bw.WeightNoise()},
     "first layer divided": {"first_prior": bw.FanIn(40.0)},
     "prior variance 400": {"prior": bw.FanIn(400.0), "first_prior": bw.Isotropic(400.0)},
+    "straight starts": {"bias_scale": 100.0},
+    "straight starts, 100 steps": {"bias_scale": 100.0, "steps": 100},
     "a quarter of the steps": {"steps": STEPS // 4},
     "twice the steps": {"steps": 2 * STEPS},
     "steps of 256 rows": {"batch": 256},

@@ -39,10 +39,10 @@ def relus() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 30), nn.ReLU(), nn.Linear(30, 1)).double()
 
 
-def chosen(n: int, bent: bool) -> tuple[bw.Posterior, float, float]:
+def chosen(n: int, bent: bool, rows: int = 2_000) -> tuple[bw.Posterior, float, float]:
     """What BALI chooses, its error on new rows, and that of a ridge regression."""
     x, y = table(n + 500, bent)
-    method = bw.BALI(tuning=Tuning(lengths=(300,), shares=(1.0, 0.0625)))
+    method = bw.BALI(tuning=Tuning(lengths=(300,), shares=(1.0, 0.0625), straight_rows=rows))
     posterior = bw.fit(relus(), (x[:n], y[:n]), bw.Gaussian(), method, progress=False)
     ones = torch.cat([x, torch.ones_like(y)], 1)
     line = torch.linalg.solve(ones[:n].mT @ ones[:n] + torch.eye(6), ones[:n].mT @ y[:n])
@@ -56,6 +56,11 @@ def test_a_few_rows_of_a_line_are_fitted_straight():
     assert any(note.startswith("a straight start instead, share ") for note in posterior.notes)
     assert "100 steps of 4 starts" in posterior.summary()
     assert ours < 1.1 * ridge
+
+
+def test_with_many_rows_no_straight_start_is_tried():
+    posterior, *_ = chosen(20, bent=False, rows=19)
+    assert not any("straight" in note for note in posterior.notes)
 
 
 def test_a_wave_is_not_fitted_straight():

@@ -61,7 +61,7 @@ class Tuning:
     `finalists` of the shares train in the end, where there are so many starts. `rehearsal` is how many of the
     starts choose length and temperature, and `worth` what a longer run must gain: held-out log-likelihood
     per row. Straight starts have biases `straight` times as wide, one of the `straight_shares`, and train for
-    `straight_steps`; without such shares they are not tried.
+    `straight_steps`; without such shares, or with more than `straight_rows`, they are not tried.
     """
 
     lengths: tuple[int, ...] = (625, 2_500, 5_000)
@@ -75,6 +75,7 @@ class Tuning:
     straight_shares: tuple[float, ...] = (1.0, 0.0625)
     straight: float = 100.0
     straight_steps: int = 100
+    straight_rows: int = 2_000
     step_sizes: tuple[float, ...] = (0.5,)
     label_step_sizes: tuple[float, ...] = (0.5, 0.25, 0.1)
     rehearsal: int = 2
@@ -82,7 +83,16 @@ class Tuning:
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
-        for name in ("rows", "members", "small", "medium", "finalists", "straight_steps", "rehearsal"):
+        for name in (
+            "rows",
+            "members",
+            "small",
+            "medium",
+            "finalists",
+            "straight_steps",
+            "straight_rows",
+            "rehearsal",
+        ):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
         for name in ("lengths", "shares", "label_shares", "step_sizes", "label_step_sizes"):
@@ -146,7 +156,8 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
         "steps": lambda draft: rehearsed(draft, lengths, trials),
         "bias_scale": lambda draft: straightened(draft, method.temperature, trials),
     }
-    if one_rate or not (problem.is_regression and method.start == "draw" and network.layers[0].bias):
+    few = problem.n <= own.straight_rows and not one_rate
+    if not (few and problem.is_regression and method.start == "draw" and network.layers[0].bias):
         del choices["bias_scale"]
     for name, choose in choices.items():
         if name != "steps" and getattr(method, name) is not None:
