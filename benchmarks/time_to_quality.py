@@ -126,6 +126,14 @@ def better(runs: dict[str, dict]) -> str:
     return min((name for name in runs if name.startswith("Adam")), key=lambda name: runs[name]["best_nll"])
 
 
+def race(runs: dict[str, dict], name: str) -> tuple[str, str, str, str]:
+    """The best NLL of an Adam, its seconds to there and BALI's, and their ratio."""
+    target = runs[name]["best_nll"]
+    theirs, ours = (reached(runs[side]["curve"], target) for side in (name, "bali"))
+    assert theirs is not None and ours is not None
+    return f"{target:.4f}", f"{theirs:.1f}", f"{ours:.1f}", f"{ours / theirs:.2f}"
+
+
 def table(lines: list[dict]) -> list[list[str]]:
     """Seconds to the best NLL of the paper's Adam and of the better one, seed by seed."""
     head = [
@@ -139,14 +147,11 @@ def table(lines: list[dict]) -> list[list[str]]:
     ]
     body = []
     for seed, runs in latest(lines).items():
-        row, curve = [str(seed)], runs["bali"]["curve"]
-        for name in ("Adam 0.002", better(runs)):
-            target = runs[name]["best_nll"]
-            theirs, ours = (reached(one, target) for one in (runs[name]["curve"], curve))
-            assert theirs is not None and ours is not None
-            shown = [f"{target:.4f}", f"{theirs:.1f}", f"{ours:.1f}", f"{ours / theirs:.2f}"]
-            row += shown if name == "Adam 0.002" and len(row) == 1 else [f"{target:.4f} ({name})", shown[-1]]
-        body.append(row)
+        paper, best = "Adam 0.002", better(runs)
+        nll, theirs, ours, ratio = race(runs, paper)
+        body.append(
+            [str(seed), nll, theirs, ours, ratio, f"{race(runs, best)[0]} ({best})", race(runs, best)[-1]]
+        )
     return [head, *body]
 
 

@@ -44,6 +44,12 @@ def test_what_is_unusual_is_said(x, y, said):
     assert all(line.startswith("caution: ") for line in found)
 
 
+def test_a_column_that_varies_late_is_not_constant():
+    late = torch.zeros(300, 1)
+    late[290:] = 1.0
+    assert cautions(rows(torch.cat([X, late], 1), Y)) == ()
+
+
 def test_columns_of_any_size_and_place_count_alike():
     scaled = X * torch.tensor([1e-6, 1.0, 1e6, 1.0, 1.0]) + torch.tensor([0.0, 1e3, 0.0, -50.0, 0.0])
     assert cautions(rows(scaled, Y)) == ()

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import bayeswise as bw
 from bayeswise.data import TensorRows
 from bayeswise.methods.tuning import Draft, Tuning, straightened
-from bayeswise.weights import Layerwise, Mixture
+from tests.methods.judged import Judged
 
 
 def test_biases_start_as_wide_as_told_for_each_start():
@@ -69,35 +69,19 @@ def test_a_wave_is_not_fitted_straight():
     assert ours < 0.9 * ridge
 
 
-class Judged:
-    """Trials that have been held: rows as likely as told, (C, S, R)."""
-
-    n, members = 4, 2
-
-    def __init__(self, found: Tensor) -> None:
-        self.found = iter(found)
-
-    def posterior(self, method: Any, what: str) -> Any:
-        problem: Any = None
-        return bw.Posterior(problem, Mixture((Layerwise({}, None, None),) * method.members), "BALI", ())
-
-    def log_lik(self, posterior: Any) -> Tensor:
-        return next(self.found)
-
-
 def test_straight_starts_are_taken_in_the_splits_where_they_win():
     """Two splits: the first is better bent, the second straight with the second share."""
     bent = torch.tensor([[-1.0, -1.0], [-3.0, -3.0]])  # (S, R)
     straight = torch.tensor([[[-2.0, -2.0], [-2.5, -2.5]], [[-2.0, -2.2], [-1.0, -1.0]]])  # (C, S, R)
     tuning = Tuning(straight_shares=(1.0, 0.25), straight_steps=7, straight=50.0)
     method = bw.BALI(members=2, steps=(20, 40), temperature=(0.5, 1.0), tuning=tuning)
-    trials: Any = Judged(straight)
+    trials: Any = Judged(straight, members=2)
     draft = Draft(replace(method, effective=(4.0, 16.0)), ((4.0, 16.0), (1.0, 1.0)), bent)
     found, note = straightened(draft, 2.0, trials)
     assert found.shares == ((4.0, 0.25), (1.0, 0.25))
     assert found.method.bias_scale == (1.0, 50.0) and found.method.steps == (20, 7)
     assert found.method.temperature == (0.5, 2.0)
     assert note.startswith("a straight start instead in 1 of 2 splits, share 0.25 to 1, 7 steps and temp")
-    worse: Any = Judged(straight - 9)
+    worse: Any = Judged(straight - 9, members=2)
     assert straightened(draft, 2.0, worse) == (draft, "")
     assert straightened(replace(draft, shares=()), 2.0, trials)[1] == ""  # N_eff was given

@@ -17,6 +17,7 @@ from bayeswise.methods.tuning import Draft, Tuning, _clearly_best, _largest, _wo
 from bayeswise.methods.updates import NaturalUpdate
 from bayeswise.trials import HeldOut
 from bayeswise.weights import Layerwise, Mixture
+from tests.methods.judged import Judged
 
 I, N = 4, 60  # noqa: E741
 SHORT = Tuning(lengths=(40,), members=2, step_sizes=(0.5, 1.0, 0.25), straight_shares=())
@@ -177,29 +178,13 @@ def test_everything_open_is_chosen_and_said():
     assert "40 steps of 2 starts" in summary
 
 
-class Judged:
-    """Trials that have been held: rows as likely as told, (C, S, R)."""
-
-    n, members = 4, 6  # three parts of two splits
-
-    def __init__(self, found: Tensor) -> None:
-        self.found = iter(found)
-
-    def posterior(self, method: Any, what: str) -> Any:
-        problem: Any = None
-        return bw.Posterior(problem, Mixture((Layerwise({}, None, None),) * method.members), "BALI", ())
-
-    def log_lik(self, posterior: Any) -> Tensor:
-        return next(self.found)
-
-
 def test_the_two_best_shares_take_turns_in_every_split():
     """Split 0 ranks 16, 4, 1; split 1 has no clear winner, so the first, and after it 4."""
     found = torch.tensor(
         [[[-3.0, -3.0], [-1.0, -1.2]], [[-2.0, -2.0], [-0.9, -1.2]], [[-1.0, -1.0], [-5.0, -5.0]]]
     )
     method = bw.BALI(members=3, tuning=Tuning(shares=(1.0, 4.0, 16.0)))
-    trials: Any = Judged(found)
+    trials: Any = Judged(found, members=6)  # three parts of two splits
     draft, note = raced_shares(Draft(method), (1.0, 4.0, 16.0), trials)
     assert draft.shares == ((16.0, 1.0), (4.0, 4.0))
     assert note.startswith(
