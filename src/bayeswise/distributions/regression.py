@@ -85,12 +85,12 @@ class RegressionStats:
         In float64 it loses nothing where x w is much larger than y, which adding the rows first would.
         """
         moved = RegressionStats(self.joint.to(torch.float64, copy=True), self.n, self.inputs)
-        w = w.double()
+        w, xy = w.double(), moved.xy
         xw = moved.xx @ w  # (…, I, O)
-        half = w.mT @ torch.add(moved.xy, xw, alpha=0.5)  # wᵀ(xx w + 2 xy) / 2
+        half = w.mT @ torch.add(xy, xw, alpha=0.5)  # wᵀ(xx w + 2 xy) / 2
         moved.yy.add_(half).add_(half.mT)
-        moved.xy.add_(xw)
-        moved.yx.copy_(moved.xy.mT)
+        xy.add_(xw)
+        moved.yx.copy_(xy.mT)
         return moved
 
     def move_(self, rate: float | Tensor, other: RegressionStats, weight: float | Tensor) -> RegressionStats:

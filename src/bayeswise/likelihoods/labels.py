@@ -64,10 +64,14 @@ class Categorical(LabelMixture):
             yield F.one_hot(_sample_label(f, rng), f.shape[-1]) - p
             return
         tails = p.flip(-1).cumsum(-1).flip(-1).clamp_min(torch.finfo(p.dtype).tiny)  # t (..., B, O)
+        ahead = tails[..., 1:]
+        sizes = (p[..., :-1] * ahead / tails[..., :-1]).sqrt()  # (..., B, O - 1)
+        ratios = -sizes / ahead
         for k in range(f.shape[-1] - 1):
-            size = (p[..., k] * tails[..., k + 1] / tails[..., k]).sqrt().unsqueeze(-1)
-            behind = -size * p[..., k + 1 :] / tails[..., k + 1 : k + 2]
-            yield torch.cat([torch.zeros_like(p[..., :k]), size, behind], -1)
+            column = p * ratios[..., k, None]  # (..., B, O)
+            column[..., :k] = 0
+            column[..., k] = sizes[..., k]
+            yield column
 
     def hessian_sum(self, f: Tensor) -> Tensor:
         """diag(Σ p) - PᵀP, in float64: the difference is exactly zero for the vector of ones."""

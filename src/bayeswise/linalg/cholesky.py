@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import isfinite
 
 import torch
 from torch import Tensor
@@ -65,7 +66,7 @@ def _safe_cholesky(matrix: Tensor, name: str, eps: float) -> Factor:
     """As `safe_cholesky`; eps is the rounding error of the entries, which may come from a narrower type."""
     lower, info = torch.linalg.cholesky_ex(matrix)
     # A NaN makes a pivot fail, infinity on the diagonal does not: it only shows in the factor.
-    if not info.any() and lower.diagonal(dim1=-2, dim2=-1).isfinite().all():
+    if not info.any() and isfinite(lower.diagonal(dim1=-2, dim2=-1).sum()):
         return Factor(lower, matrix.new_zeros(matrix.shape[:-2]))
     _require_finite(matrix, name)
     return _rescue(matrix, lower, info != 0, name, eps)

@@ -8,21 +8,28 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BLOCK = 96  # a Gram matrix narrower than twice this is one product
+BLOCK = 120  # columns of a Gram matrix that are multiplied at once, at most
+WIDE = 192  # a narrower one is one product
 
 
 def gram(rows: Tensor) -> Tensor:
     """AᵀA for rows A (…, R, n); wide matrices by the blocks of one triangle, which saves half."""
     n = rows.shape[-1]
-    if n < 2 * BLOCK:
+    if n < WIDE:
         return rows.mT @ rows
     out = rows.new_empty(*rows.shape[:-2], n, n)
-    for start in range(0, n, BLOCK):
-        block = slice(start, min(start + BLOCK, n))
+    for block in _blocks(n):
         panel = rows[..., block].mT @ rows[..., : block.stop]  # (…, block, ≤ n)
         out[..., block, : block.stop] = panel
         out[..., : block.start, block] = panel[..., : block.start].mT
     return out
+
+
+def _blocks(n: int) -> list[slice]:
+    """So many columns in equal parts."""
+    parts = 1 if n < WIDE else -(-n // BLOCK)
+    edges = [n * k // parts for k in range(parts + 1)]
+    return [slice(*ends) for ends in zip(edges, edges[1:], strict=False)]
 
 
 @dataclass(frozen=True)
@@ -41,19 +48,14 @@ class GramSum:
         if rows.dim() > 2:
             self.lower.add_(gram(rows))
             return
-        for block in self._blocks():
+        for block in _blocks(self.lower.shape[-1]):
             self.lower[block, : block.stop].addmm_(rows[:, block].mT, rows[:, : block.stop])
 
     def total(self) -> Tensor:
         """The sum so far, (…, n, n)."""
-        for block in self._blocks():
+        for block in _blocks(self.lower.shape[-1]):
             self.lower[..., : block.start, block] = self.lower[..., block, : block.start].mT
         return self.lower
-
-    def _blocks(self) -> list[slice]:
-        n = self.lower.shape[-1]
-        size = n if n < 2 * BLOCK else BLOCK
-        return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
 def solve_lower(lower: Tensor, b: Tensor) -> Tensor:

@@ -25,7 +25,6 @@ import torch
 from torch import Generator, Tensor
 
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
-from bayeswise.linalg import safe_cholesky
 from bayeswise.methods.accounts import about_layer, about_output, layer_figures, words
 from bayeswise.methods.bali_state import (
     BALIState,
@@ -36,7 +35,9 @@ from bayeswise.methods.bali_state import (
     empty,
     grouped,
     informed,
+    known_factor,
     known_inputs,
+    last_layer,
     moved_,
     rates,
     shape_of,
@@ -196,9 +197,10 @@ class BALI:
         """Signals at q_{t-1}, then targets and statistics of every layer."""
         x, y = repeated(problem, batch, self.starts)
         lead, problem = problem.lead, widened(problem, self.starts)
-        posteriors = self._posteriors(problem, state, self.rule(problem).current)
+        settings, rule = self.settings(problem), self.rule(problem)
+        posteriors = self._posteriors(problem, settings, state, rule.current)
         weights, noise = self._forward(problem, state, posteriors, x, rng)
-        params = {k: v for s in self.settings(problem) for k, v in s.view.split(weights[s.view.name]).items()}
+        params = {k: v for s in settings for k, v in s.view.split(weights[s.view.name]).items()}
         likelihood = problem.seen_likelihood(self._noise(problem, state, posteriors))
         signals = layer_signals(
             problem.network, params, x, lambda f: likelihood.log_prob(f, y), len(problem.lead), noise
@@ -206,11 +208,10 @@ class BALI:
         bias, rate = rates(self.update_rate, self.steps or STEPS, state, problem)  # b_t, γ
         done = Pass(weights, noise, signals, y, rate)
         layers = {
-            s.view.name: self._updated(problem, s, state.layers[s.view.name], done)
-            for s in self.settings(problem)
+            s.view.name: self._updated(problem, s, rule, state.layers[s.view.name], done) for s in settings
         }
         residual = self._updated_residual(problem, state.residual, y, signals.output, rate)
-        rescues = state.rescues + sum((q.jitter > 0).sum() for q in posteriors.values())
+        rescues = sum((q.jitter.count_nonzero() for q in posteriors.values()), start=state.rescues)
         new = BALIState(state.step + 1, bias, layers, state.start, residual, rescues)
         log_lik = signals.log_lik.mean(-1)  # (E·S,) or ()
         log_lik = log_lik if self.starts == 1 else log_lik.reshape(self.starts, *lead).mean(0)
@@ -219,7 +220,7 @@ class BALI:
     def posterior(self, problem: Problem, state: BALIState, data: Data) -> Posterior:
         """The posterior of every layer, exact for its statistics; of several starts their mixture."""
         wide = widened(problem, self.starts)
-        found = self._posteriors(wide, state, self.rule(wide).exact)
+        found = self._posteriors(wide, self.settings(wide), state, self.rule(wide).exact)
         if not found:
             raise ValueError("BALI has made no step yet, so there is no posterior; run at least one step")
         residual = self._residual(wide, state)
@@ -266,7 +267,7 @@ class BALI:
     def layer_prior(self, problem: Problem, view: LayerView) -> DiagonalPrior:
         """R0, U0 and u0 of a layer."""
         prior = self._prior(problem, view)
-        floor = self.noise_floor if view.name == _last(problem) else self.hidden_noise_floor
+        floor = self.noise_floor if view.name == last_layer(problem) else self.hidden_noise_floor
         variance = prior.variance * prior.scale(view.inputs)
         n_eff = problem.effective_rows(self.fraction(problem, len(view.groups)))
         return DiagonalPrior(variance, floor * n_eff, self.dof, view.inputs, view.outputs)
@@ -281,7 +282,7 @@ class BALI:
     def _prior(self, problem: Problem, view: LayerView) -> Prior:
         if view.name == problem.network.layers[0].name and self.first_prior is not None:
             return self.first_prior
-        if view.name == _last(problem) and self.last_prior is not None:
+        if view.name == last_layer(problem) and self.last_prior is not None:
             return self.last_prior
         if self.prior is not None:
             return self.prior
@@ -301,23 +302,20 @@ class BALI:
         bias_scale = each(self.bias_scale or 1.0, problem, len(first.groups) + 1)
         return drawn_start(self.settings(problem), problem, bias_scale, rng)
 
-    def _posteriors(self, problem: Problem, state: BALIState, find: Find) -> Layers:
+    def _posteriors(
+        self, problem: Problem, settings: tuple[LayerSetting, ...], state: BALIState, find: Find
+    ) -> Layers:
         """q_{t-1} of every layer, as the update finds it; none before the first step."""
         if int(state.step) == 0:
             return {}
         layers = {
             s.view.name: find(s.prior, state.layers[s.view.name].data, f'layer "{s.view.name}"')
-            for s in self.settings(problem)
+            for s in settings
         }
         output = problem.network.output_layer
         if problem.is_regression and not problem.infers_noise and output is not None:
-            layers[output] = layers[output].given(self._known_factor(problem))
+            layers[output] = layers[output].given(known_factor(problem))
         return layers
-
-    def _known_factor(self, problem: Problem) -> Tensor:
-        """The root of a known noise covariance in the network's units (…, O, O)."""
-        noise = problem.units.noise_to_network(problem.known_noise())
-        return safe_cholesky(noise, "the known noise covariance").lower
 
     def _forward(
         self, problem: Problem, state: BALIState, posteriors: Layers, x: Tensor, rng: Generator
@@ -345,17 +343,22 @@ class BALI:
         assert source is not None  # init made a residual where no layer has the noise
         return source.noise
 
-    def _updated(self, problem: Problem, setting: LayerSetting, old: LayerState, done: Pass) -> LayerState:
+    def _updated(
+        self, problem: Problem, setting: LayerSetting, rule: Update[Any], old: LayerState, done: Pass
+    ) -> LayerState:
         """Ψgg, y = z + α g / sqrt(Ψgg), and the statistics of x and y."""
         signal, w, e = done.layer(setting.view.name)
         groups = len(setting.view.groups)
         rate = grouped(done.rate, groups)  # γ
-        gg = moved_(old.gg, signal.g.square().mean(-2), grouped(rate, 1))
-        step = done.y - signal.z if setting.regresses else self._step(problem, signal.g, gg, groups)
+        if setting.regresses:
+            gg, step = old.gg, done.y - signal.z
+        else:
+            gg = moved_(old.gg, signal.g.square().mean(-2), grouped(rate, 1))
+            step = self._step(problem, signal.g, gg, groups)
         batch = Targets(signal.x, w, signal.z, step, f'layer "{setting.view.name}"')
         batch = batch if e is None else batch.around(e)
         weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem, groups))  # N_eff / R
-        return LayerState(self.rule(problem)(setting.prior, old.data, batch, rate, weight), gg)
+        return LayerState(rule(setting.prior, old.data, batch, rate, weight), gg)
 
     def _step(self, problem: Problem, g: Tensor, gg: Tensor, groups: int) -> Tensor:
         """α g / sqrt(Ψgg); zero for a unit without a gradient, however long its Ψgg has decayed."""
@@ -392,7 +395,3 @@ class BALI:
         views = problem.network.layers
         told = (about_layer(view, self.layer_prior(wide, view), layers[view.name]) for view in views)
         return (how, *told, *about_output(problem))
-
-
-def _last(problem: Problem) -> str:
-    return problem.network.output_layer or problem.network.layers[-1].name

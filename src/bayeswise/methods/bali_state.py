@@ -9,7 +9,7 @@ import torch
 from torch import Generator, Tensor
 
 from bayeswise.distributions import DiagonalPrior, RegressionStats
-from bayeswise.linalg import gram
+from bayeswise.linalg import gram, safe_cholesky
 from bayeswise.methods.forward import Weights
 from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import spread
@@ -154,3 +154,14 @@ def known_inputs(problem: Problem, starts: int, view: LayerView, data: Data) -> 
         total, rows = total + gram(seen).double(), rows + seen.shape[-2]
     mean = total / rows
     return mean if starts == 1 else mean.repeat(starts, 1, 1)
+
+
+def known_factor(problem: Problem) -> Tensor:
+    """The root of a known noise covariance in the network's units (…, O, O)."""
+    noise = problem.units.noise_to_network(problem.known_noise())
+    return safe_cholesky(noise, "the known noise covariance").lower
+
+
+def last_layer(problem: Problem) -> str:
+    """The name of the layer whose output is the network's, or comes closest to it."""
+    return problem.network.output_layer or problem.network.layers[-1].name

@@ -333,11 +333,12 @@ def _trained(problem: Problem, found: Posterior) -> Problem:
 
 def present(problem: Problem) -> Params:
     """All values of a pass, with the dimension of members where they have none of their own."""
-    module = problem.network.module
+    module, values = problem.network.module, problem.network.present()
+    if not problem.lead:
+        return values
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return {
-        k: v if v.dim() > own[k].dim() else v.expand((*problem.lead, *v.shape))
-        for k, v in problem.network.present().items()
+        k: v if v.dim() > own[k].dim() else v.expand((*problem.lead, *v.shape)) for k, v in values.items()
     }
 
 
