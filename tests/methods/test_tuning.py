@@ -296,7 +296,15 @@ def test_classifiers_choose_too():
 
 @pytest.mark.parametrize(
     "settings",
-    [{"rows": 0}, {"shares": ()}, {"shares": (0.0,)}, {"lengths": (0,)}, {"lengths": 625}, {"worth": -1.0}],
+    [
+        {"rows": 0},
+        {"shares": ()},
+        {"shares": (0.0,)},
+        {"lengths": (0,)},
+        {"lengths": 625},
+        {"worth": -1.0},
+        {"label_worth": -1.0},
+    ],
 )
 def test_tunings_without_a_meaning_are_refused(settings):
     with pytest.raises(ValueError, match="Tuning"):
@@ -396,7 +404,7 @@ def test_lengths_are_bounded_by_the_rows_that_they_see():
     assert Tuning().steps(narrow, 691) == (625, 3704)
     assert Tuning().steps(narrow, 927) == (625, 2761)
     assert Tuning().steps(narrow, 1024) == (625, 2500)
-    assert Tuning().steps(wide, 1024) == (312, 625)
+    assert Tuning().steps(wide, 1024) == (312, 625, 1250)
 
 
 def test_rehearsals_without_a_figure_do_not_choose_a_temperature(monkeypatch):

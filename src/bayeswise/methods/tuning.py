@@ -5,10 +5,10 @@
    standard error. (Short runs favour a large α in regression, where 0.5 serves all: it does not race.)
    Several starts take turns with the two best N_eff: what a short run prefers may not be best in the end,
    and the mixture of both is seldom worse than the better one.
-2. Rehearsals: the run with these, of one length after another, on most of the rows again, until four times
-   as many steps are not worth it. The other rows choose the length and the temperature, the scale of Σ: what
-   several starts leave unexplained together is less than what each leaves, and where the functions drawn
-   spread they explain a part of the noise, so that Σ mostly says too much.
+2. Rehearsals: the run with these, of one length after another, on most of the rows again, until more steps
+   are not worth it. The other rows choose the length and the temperature, the scale of Σ: what several starts
+   leave unexplained together is less than what each leaves, and where the functions drawn spread they explain
+   a part of the noise, so that Σ mostly says too much.
 3. In regression a short rehearsal with straight starts: networks whose kinks lie outside the data. They are
    taken if the held-out rows are more likely under them, as with few rows for each column, where a bent
    function is fitted to noise.
@@ -45,6 +45,7 @@ WORDS = {
     "steps": "steps",
 }
 N = TypeVar("N", int, float)
+LARGER = (8, 4, 2)  # the parts of the most steps that a larger network trains for
 CUT = 1.6  # a length is left out where the most that may be is not longer than this
 TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 9))  # 1/128 … 16
 
@@ -54,14 +55,15 @@ class Tuning:
     """How BALI chooses: what is compared, and how much work a run is.
 
     A network of at most `small` weights trains for one of the `lengths`, in steps, as far as it sees no more
-    than `rows` rows; a larger one for an eighth or a quarter of these rows. Up to `medium` weights it gets
-    `members` starts instead of one. `shares` and `step_sizes` are the candidates for N_eff / N and α, of each
-    the first where nothing speaks for another; they race for the shortest length. In classification the last
-    layer moves by α as well: `label_step_sizes` are smaller, and `label_shares` do without the largest.
+    than `rows` rows; a larger one for an eighth, a quarter or a half of these rows. Up to `medium` weights it
+    gets `members` starts instead of one. `shares` and `step_sizes` are the candidates for N_eff / N and α, of
+    each the first where nothing speaks for another; they race for the shortest length. In classification the
+    last layer moves by α as well: `label_step_sizes` are smaller, and `label_shares` do without the largest.
     `finalists` of the shares train in the end, where there are so many starts. `rehearsal` is how many of the
-    starts choose length and temperature, and `worth` what a longer run must gain: held-out log-likelihood
-    per row. Straight starts have biases `straight` times as wide, one of the `straight_shares`, and train for
-    `straight_steps`; without such shares, or with more than `straight_rows`, they are not tried.
+    starts choose length and temperature, and `worth` what a longer run must gain: held-out log-likelihood per
+    row, with labels `label_worth`. Straight starts have biases `straight` times as wide, one of the
+    `straight_shares`, and train for `straight_steps`; without such shares, or with more than `straight_rows`,
+    they are not tried.
     """
 
     lengths: tuple[int, ...] = (625, 2_500, 5_000)
@@ -80,6 +82,7 @@ class Tuning:
     label_step_sizes: tuple[float, ...] = (0.5, 0.25, 0.1)
     rehearsal: int = 2
     worth: float = 0.003
+    label_worth: float = 0.001
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
@@ -111,14 +114,16 @@ class Tuning:
                 raise ValueError(f"Tuning: {name} is a tuple of positive numbers, not {values}")
         if not self.straight > 0:
             raise ValueError(f"Tuning: straight is a positive scale of the biases, not {self.straight}")
-        if not self.worth >= 0:
-            raise ValueError(f"Tuning: worth is a log-likelihood per row, not negative, not {self.worth}")
+        for name in ("worth", "label_worth"):
+            if not getattr(self, name) >= 0:
+                what = "is a log-likelihood per row, not negative, not"
+                raise ValueError(f"Tuning: {name} {what} {getattr(self, name)}")
 
     def steps(self, network: Network, batch: int) -> tuple[int, ...]:
         """The lengths that are compared, in steps of so many rows; the last may be cut."""
         most = max(1, self.rows // batch)
         if weights(network) > self.small:
-            return max(1, most // 8), max(1, most // 4)
+            return tuple(max(1, most // part) for part in LARGER)
         shorter = [length for length in self.lengths if length < most / CUT]
         return (*shorter, most) if len(shorter) < len(self.lengths) else self.lengths
 
@@ -149,11 +154,12 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
         method = replace(method, steps=lengths[min(1, len(lengths) - 1)])
         return method, ("no rows could be held out: N_eff, steps and temperature are rules of thumb",)
     shares, sizes = own.candidates(problem)
+    worth = own.worth if problem.is_regression else own.label_worth
     draft = Draft(method)
     choices: dict[str, Callable[[Draft], tuple[Draft, str]]] = {
         "effective": lambda draft: raced_shares(draft, shares, trials),
         "step_size": lambda draft: raced_step_size(draft, sizes, trials),
-        "steps": lambda draft: rehearsed(draft, lengths, trials),
+        "steps": lambda draft: rehearsed(draft, lengths, worth, trials),
         "bias_scale": lambda draft: straightened(draft, method.temperature, trials),
     }
     few = problem.n <= own.straight_rows and not one_rate
@@ -233,14 +239,14 @@ def raced(
     return [replace(posterior, weights=part) for part in parts]
 
 
-def rehearsed(draft: Draft, lengths: tuple[int, ...], trials: Trials) -> tuple[Draft, str]:
+def rehearsed(draft: Draft, lengths: tuple[int, ...], worth: float, trials: Trials) -> tuple[Draft, str]:
     """Length and temperature by the held-out likelihood of whole runs."""
     method = draft.method
     run = draft.run(min(method.starts, method.tuning.rehearsal), trials.members)
     stages: list[tuple[Tensor, Tensor]] = []  # rows (…, R) at the best temperature (…,), of each length
     for length in lengths:
         stages.append(_rehearsal(replace(run, steps=length), trials, f"rehearsing {length} steps"))
-        chosen = _worth_it(torch.stack([rows for rows, _ in stages]), method.tuning.worth)  # (…,)
+        chosen = _worth_it(torch.stack([rows for rows, _ in stages]), worth)  # (…,)
         if not bool((chosen == len(stages) - 1).any()):
             break
     warm = torch.stack([best for _, best in stages]).gather(0, chosen[None])[0]  # (…,)
