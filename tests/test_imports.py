@@ -33,7 +33,7 @@ APART = frozenset({"distributions", "networks", "bench", "cli"})
 SHARED_BY_METHODS = frozenset(
     {"protocol", "schedules", "forward", "updates", "gradient", "structures", "evidence", "members"}
     | {"tuning", "bali_state", "accounts", "mean_update", "subsets", "continuing", "memory", "policy"}
-    | {"online"}
+    | {"online", "choosing"}
 )
 HEAVY = ("sklearn", "pandas", "scipy", "matplotlib")
 

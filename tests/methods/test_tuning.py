@@ -1,7 +1,7 @@
 """What BALI chooses from the training rows alone, and how its choices reach the posterior."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -11,9 +11,10 @@ from torch import Tensor, nn
 import bayeswise as bw
 from bayeswise.data import TensorRows
 from bayeswise.linalg import NumericalError
+from bayeswise.methods.choosing import clearly_best, largest, worth_it
 from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import each
-from bayeswise.methods.tuning import Draft, Tuning, _clearly_best, _largest, _worth_it, raced_shares
+from bayeswise.methods.tuning import Draft, Tuning, _tempered, raced_shares
 from bayeswise.methods.updates import NaturalUpdate
 from bayeswise.trials import HeldOut
 from bayeswise.weights import Layerwise, Mixture
@@ -327,8 +328,8 @@ def test_candidates_that_break_down_do_not_stop_the_run(monkeypatch):
 
 def test_a_candidate_without_a_figure_is_not_chosen():
     found = torch.tensor([[1.0, float("nan")], [float("nan"), -float("inf")], [0.5, -3.0]])
-    assert _largest(found).tolist() == [0, 2]
-    assert _clearly_best(found[..., None].expand(3, 2, 5)).tolist() == [0, 2]
+    assert largest(found).tolist() == [0, 2]
+    assert clearly_best(found[..., None].expand(3, 2, 5)).tolist() == [0, 2]
 
 
 def test_the_first_candidate_stays_unless_another_is_better_by_a_standard_error():
@@ -336,12 +337,12 @@ def test_the_first_candidate_stays_unless_another_is_better_by_a_standard_error(
     noise = torch.randn(100, generator=rng, dtype=torch.float64)
     noise = (noise - noise.mean()) / noise.std()  # the error of its mean is 0.1
     first = torch.zeros(100, dtype=torch.float64)
-    assert int(_clearly_best(torch.stack([first, first + 0.09 + noise]))) == 0
-    assert int(_clearly_best(torch.stack([first, first + 0.11 + noise]))) == 1
-    assert int(_clearly_best(torch.stack([first, first + 0.11 + noise, first + 0.10]))) == 1
-    assert int(_clearly_best(torch.stack([first, first + 0.09 + noise, first + 0.01]))) == 2
+    assert int(clearly_best(torch.stack([first, first + 0.09 + noise]))) == 0
+    assert int(clearly_best(torch.stack([first, first + 0.11 + noise]))) == 1
+    assert int(clearly_best(torch.stack([first, first + 0.11 + noise, first + 0.10]))) == 1
+    assert int(clearly_best(torch.stack([first, first + 0.09 + noise, first + 0.01]))) == 2
     shared = torch.stack([noise, noise + 0.01])  # what all candidates have in common does not count
-    assert int(_clearly_best(shared)) == 1
+    assert int(clearly_best(shared)) == 1
 
 
 def test_the_temperature_is_chosen_with_few_of_the_starts(monkeypatch):
@@ -375,13 +376,13 @@ def test_members_with_lengths_of_their_own_are_runs_of_those_lengths(members):
 def test_a_longer_run_must_be_worth_it():
     rows = torch.zeros(50, dtype=torch.float64)
     short, little, much = rows, rows + 0.009, rows + 0.02
-    assert int(_worth_it(torch.stack([short]), 0.01)) == 0
-    assert int(_worth_it(torch.stack([short, little]), 0.01)) == 0
-    assert int(_worth_it(torch.stack([short, much]), 0.01)) == 1
-    assert int(_worth_it(torch.stack([short, much, much + 0.02]), 0.01)) == 2
-    assert int(_worth_it(torch.stack([short, little, much + 0.02]), 0.01)) == 0  # nobody looks further
+    assert int(worth_it(torch.stack([short]), 0.01)) == 0
+    assert int(worth_it(torch.stack([short, little]), 0.01)) == 0
+    assert int(worth_it(torch.stack([short, much]), 0.01)) == 1
+    assert int(worth_it(torch.stack([short, much, much + 0.02]), 0.01)) == 2
+    assert int(worth_it(torch.stack([short, little, much + 0.02]), 0.01)) == 0  # nobody looks further
     splits = torch.stack([torch.stack([short, short]), torch.stack([much, little])])  # (L, S, R)
-    assert _worth_it(splits, 0.01).tolist() == [1, 0]
+    assert worth_it(splits, 0.01).tolist() == [1, 0]
 
 
 def test_a_clean_table_trains_longer_than_a_noisy_one():
@@ -413,3 +414,34 @@ def test_rehearsals_without_a_figure_do_not_choose_a_temperature(monkeypatch):
     summary = fit(*data(), bw.BALI(effective=1.0, step_size=0.5, tuning=SHORT)).summary()
     assert "steps: a rule of thumb, because the candidates could not be compared" in summary
     assert "no likelihood at any temperature" in summary and "40 steps of 2 starts" in summary
+
+
+@dataclass(frozen=True)
+class Warm(Layerwise):
+    """Weights that know their temperature."""
+
+    temperature: Any = None
+
+    def tempered(self, temperature: float | Tensor) -> "Warm":
+        return replace(self, temperature=temperature)
+
+
+@dataclass
+class Asked(Judged):
+    """Trials that keep count of the temperatures they are asked for: the places of `found`."""
+
+    def log_lik(self, posterior: Any) -> Tensor:
+        self.asked = [*getattr(self, "asked", []), posterior.weights.temperature]
+        return self.found[self.asked[-1]]
+
+
+@pytest.mark.parametrize(("peaks", "most"), [((0, 22), 14), ((7, 7), 10), ((13, 14), 12), ((20, 20), 10)])
+def test_the_best_temperature_is_found_by_a_few_trials(peaks: tuple[int, int], most: int):
+    """Each split's own, wherever it lies, though not all are tried."""
+    found = torch.tensor([[[-abs(k - peak) / 7.0] * 3 for peak in peaks] for k in range(23)])
+    trials, problem = Asked(found, 2), None
+    posterior = bw.Posterior(problem, Warm({}, None, None), "BALI", ())  # pyright: ignore[reportArgumentType]
+    rows, best = _tempered(posterior, range(23), trials)
+    assert best.tolist() == list(peaks)
+    assert rows.tolist() == [[0.0] * 3] * 2
+    assert len(set(trials.asked)) == len(trials.asked) <= most

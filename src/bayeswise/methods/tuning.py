@@ -21,13 +21,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
 
 from bayeswise.linalg import NumericalError
 from bayeswise.methods.accounts import words
+from bayeswise.methods.choosing import (
+    at,
+    clearly_best,
+    for_each,
+    for_members,
+    largest,
+    means_of,
+    taken,
+    where_won,
+    worth_it,
+)
 from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import Each, each
 from bayeswise.methods.protocol import Trials
@@ -44,9 +55,9 @@ WORDS = {
     "step_size": "step size",
     "steps": "steps",
 }
-N = TypeVar("N", int, float)
 LARGER = (8, 4, 2)  # the parts of the most steps that a larger network trains for
 CUT = 1.6  # a length is left out where the most that may be is not longer than this
+STRIDES = (4, 2, 1)  # between the temperatures that are tried at first, then, and in the end
 TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 9))  # 1/128 … 16
 
 
@@ -189,7 +200,7 @@ class Draft:
 
     def run(self, starts: int, members: int) -> BALI:
         """The method with so many starts, for a problem with so many members."""
-        own = tuple(_for_members(share, members) for share in self.shares[:starts])
+        own = tuple(for_members(share, members) for share in self.shares[:starts])
         turns = tuple(share for start in range(starts) for share in own[start % len(own)]) if own else None
         alike = turns is None or len(set(turns)) == 1
         effective = self.method.effective if turns is None else turns[0] if alike else turns
@@ -200,13 +211,13 @@ def raced_shares(draft: Draft, values: tuple[float, ...], trials: Trials) -> tup
     """The best N_eff / N, and those that come next as long as there are starts for them."""
     runs = raced(draft.method, "effective", values, trials)
     found = torch.stack([trials.log_lik(run) for run in runs])  # (C, …, R)
-    note = f"{_by(trials)} ({_shown(values, found)})"
+    note = f"{_by(trials)} ({means_of(values, found)})"
     places = min(draft.method.starts, draft.method.tuning.finalists, len(values))
-    best, shares = _clearly_best(found), []
+    best, shares = clearly_best(found), []
     for _ in range(places):
-        shares.append(_for_each(values, best))
-        found = found.masked_fill(_at(best, len(values)), -torch.inf)
-        best = _largest(found.mean(-1))
+        shares.append(for_each(values, best))
+        found = found.masked_fill(at(best, len(values)), -torch.inf)
+        best = largest(found.mean(-1))
     chosen = " and ".join(words(share) for share in shares) + (" in turn" if places > 1 else "")
     method = replace(draft.method, effective=shares[0])
     return Draft(method, tuple(shares)), f"{WORDS['effective']} {chosen} chosen {note}"
@@ -218,9 +229,9 @@ def raced_step_size(draft: Draft, values: tuple[float, ...], trials: Trials) -> 
         return replace(draft, method=replace(draft.method, step_size=values[0])), ""
     runs = raced(draft.method, "step_size", values, trials)
     found = torch.stack([trials.log_lik(run) for run in runs])  # (C, …, R)
-    chosen = _for_each(values, _clearly_best(found))
+    chosen = for_each(values, clearly_best(found))
     method = replace(draft.method, step_size=chosen)
-    note = f"{WORDS['step_size']} {words(chosen)} chosen {_by(trials)} ({_shown(values, found)})"
+    note = f"{WORDS['step_size']} {words(chosen)} chosen {_by(trials)} ({means_of(values, found)})"
     return replace(draft, method=method), note
 
 
@@ -246,16 +257,16 @@ def rehearsed(draft: Draft, lengths: tuple[int, ...], worth: float, trials: Tria
     stages: list[tuple[Tensor, Tensor]] = []  # rows (…, R) at the best temperature (…,), of each length
     for length in lengths:
         stages.append(_rehearsal(replace(run, steps=length), trials, f"rehearsing {length} steps"))
-        chosen = _worth_it(torch.stack([rows for rows, _ in stages]), worth)  # (…,)
+        chosen = worth_it(torch.stack([rows for rows, _ in stages]), worth)  # (…,)
         if not bool((chosen == len(stages) - 1).any()):
             break
     warm = torch.stack([best for _, best in stages]).gather(0, chosen[None])[0]  # (…,)
-    steps = _for_each(lengths, chosen)
-    temperature = method.temperature or _for_each(TEMPERATURES, warm)
+    steps = for_each(lengths, chosen)
+    temperature = method.temperature or for_each(TEMPERATURES, warm)
     shown = ", ".join(f"{n}: {rows.mean():.3f}" for n, (rows, _) in zip(lengths, stages, strict=False))
     warmth = f" and temperature {words(temperature)}" if method.temperature is None else ""
     why = f"{words(steps)} steps{warmth} chosen {_by(trials)} ({shown})"
-    rows = _taken(torch.stack([rows for rows, _ in stages]), chosen)
+    rows = taken(torch.stack([rows for rows, _ in stages]), chosen)
     return replace(draft, method=replace(method, steps=steps, temperature=temperature), rows=rows), why
 
 
@@ -266,21 +277,21 @@ def straightened(draft: Draft, temperature: Each | None, trials: Trials) -> tupl
         return draft, ""
     rows, best, warm = _straight_rehearsals(replace(bent, temperature=temperature), trials)
     both = torch.stack([draft.rows, rows])  # (2, …, R)
-    wins = _largest(both.mean(-1)) == 1  # (…,)
+    wins = largest(both.mean(-1)) == 1  # (…,)
     if not bool(wins.any()):
         return draft, ""
-    share, warmth = _for_each(own.straight_shares, best), temperature or _for_each(TEMPERATURES, warm)
-    shares = tuple(_where(wins, share, other) for other in draft.shares)
+    share, warmth = for_each(own.straight_shares, best), temperature or for_each(TEMPERATURES, warm)
+    shares = tuple(where_won(wins, share, other) for other in draft.shares)
     method = replace(
         bent,
         effective=shares[0],
-        bias_scale=_where(wins, own.straight, 1.0),
-        steps=_where(wins, own.straight_steps, bent.steps or bent.length),
-        temperature=_where(wins, warmth, bent.temperature or 1.0),
+        bias_scale=where_won(wins, own.straight, 1.0),
+        steps=where_won(wins, own.straight_steps, bent.steps or bent.length),
+        temperature=where_won(wins, warmth, bent.temperature or 1.0),
     )
     where = "" if bool(wins.all()) else f" in {int(wins.sum())} of {wins.numel()} splits"
     what = f"share {words(share)}, {own.straight_steps} steps and temperature {words(warmth)}"
-    shown = _shown(("bent", "straight"), both)
+    shown = means_of(("bent", "straight"), both)
     return Draft(method, shares), f"a straight start instead{where}, {what} chosen {_by(trials)} ({shown})"
 
 
@@ -295,8 +306,8 @@ def _straight_rehearsals(method: BALI, trials: Trials) -> tuple[Tensor, Tensor, 
         found, temperature = _rehearsal(replace(straight, effective=share), trials, what)
         rows.append(found)
         warm.append(temperature)
-    best = _largest(torch.stack(rows).mean(-1))
-    return _taken(torch.stack(rows), best), best, torch.stack(warm).gather(0, best[None])[0]
+    best = largest(torch.stack(rows).mean(-1))
+    return taken(torch.stack(rows), best), best, torch.stack(warm).gather(0, best[None])[0]
 
 
 def _rehearsal(method: BALI, trials: Trials, what: str) -> tuple[Tensor, Tensor]:
@@ -309,74 +320,31 @@ def _rehearsal(method: BALI, trials: Trials, what: str) -> tuple[Tensor, Tensor]
 def _tempered(
     posterior: Posterior, scales: Sequence[float | Tensor], trials: Trials
 ) -> tuple[Tensor, Tensor]:
-    """The likelihoods of held-out rows (…, R) at the best of the temperatures (…,)."""
-    assert isinstance(posterior.weights, Layerwise | Mixture)
-    tempered = [replace(posterior, weights=posterior.weights.tempered(t)) for t in scales]
-    found = torch.stack([trials.log_lik(one) for one in tempered])  # (C, …, R)
+    """The likelihoods of held-out rows (…, R) at the best of the temperatures (…,).
+
+    Every fourth is tried, then those between the best and its neighbours, nearer and nearer.
+    """
+    weights, tried = posterior.weights, {}  # rows (…, R) by the temperature's place
+    assert isinstance(weights, Layerwise | Mixture)
+    best = torch.zeros(())
+    for stride in STRIDES:
+        near = _beside(best, stride, len(scales)) if tried else range(0, len(scales), stride)
+        for k in near:
+            if k not in tried:
+                tried[k] = trials.log_lik(replace(posterior, weights=weights.tempered(scales[k])))
+        places = sorted(tried)
+        found = torch.stack([tried[k] for k in places])  # (C, …, R)
+        chosen = largest(found.mean(-1))  # (…,)
+        best = torch.tensor(places, device=chosen.device)[chosen]
     if not bool(found.mean(-1).isfinite().any(0).all()):
         raise NumericalError("the held-out rows have no likelihood at any temperature")
-    best = _largest(found.mean(-1))
-    return _taken(found, best), best
+    return taken(found, chosen), best
 
 
-def _worth_it(found: Tensor, worth: float) -> Tensor:
-    """How far (…,) to go along the lengths of (L, …, R): as long as the next gains so much per row."""
-    chosen = torch.zeros(found.shape[1:-1], dtype=torch.int64, device=found.device)
-    for k in range(1, len(found)):
-        better = found[k].mean(-1) > found[k - 1].mean(-1) + worth
-        chosen = torch.where((chosen == k - 1) & better, k, chosen)
-    return chosen
-
-
-def _clearly_best(found: Tensor) -> Tensor:
-    """The candidate under which rows (C, …, R) are most likely; the first, if no other is so by one error."""
-    gain = found - found[:1]
-    error = gain.std(-1) / gain.shape[-1] ** 0.5  # of the mean of paired differences
-    clear = (gain.mean(-1) > error) | ~found[:1].mean(-1).isfinite()  # or the first broke down
-    clear[0] = True
-    return _largest(torch.where(clear, found.mean(-1), -torch.inf))
-
-
-def _largest(found: Tensor) -> Tensor:
-    """Where the largest of (C, …) is; what is no number is never taken."""
-    return torch.where(found.isfinite(), found, -torch.inf).argmax(0)
-
-
-def _for_each(values: Sequence[float], best: Tensor) -> Each:
-    """The value at a place: one where there are no splits, else one for each."""
-    return values[int(best)] if best.dim() == 0 else tuple(values[i] for i in best.reshape(-1).tolist())
-
-
-def _for_members(value: N | tuple[N, ...], members: int) -> tuple[N, ...]:
-    """A setting for each of so many members; those of several splits repeat."""
-    own = value if isinstance(value, tuple) else (value,)
-    return own * (members // len(own))
-
-
-def _at(best: Tensor, candidates: int) -> Tensor:
-    """Where in (C, …, 1) the best (…,) are."""
-    index = torch.arange(candidates, device=best.device).reshape(-1, *[1] * best.dim())
-    return (index == best)[..., None]
-
-
-def _taken(found: Tensor, best: Tensor) -> Tensor:
-    """Of (C, …, R) what the best (…,) have: (…, R)."""
-    return found.gather(0, best[None, ..., None].expand(1, *found.shape[1:]))[0]
-
-
-def _where(wins: Tensor, one: N | tuple[N, ...], other: N | tuple[N, ...]) -> N | tuple[N, ...]:
-    """One setting in the splits (…,) where it wins, the other elsewhere."""
-    if wins.dim() == 0:
-        return one if bool(wins) else other
-    ones, others = _for_members(one, wins.numel()), _for_members(other, wins.numel())
-    return tuple(a if w else b for w, a, b in zip(wins.tolist(), ones, others, strict=True))
-
-
-def _shown(names: Sequence[float | str], found: Tensor) -> str:
-    """The mean of every candidate over rows and splits (C, …, R)."""
-    means = found.flatten(1).mean(1).tolist()
-    texts = (name if isinstance(name, str) else f"{name:.3g}" for name in names)
-    return ", ".join(f"{text}: {one:.3f}" for text, one in zip(texts, means, strict=True))
+def _beside(best: Tensor, stride: int, size: int) -> list[int]:
+    """The places so far on both sides of the best (…,), of so many places."""
+    found = {k + step for k in best.unique().tolist() for step in (-stride, stride)}
+    return sorted(found & set(range(size)))
 
 
 def _by(trials: Trials) -> str:
