@@ -56,7 +56,7 @@ WORDS = {
     "steps": "steps",
 }
 LARGER = (8, 4, 2)  # the parts of the most steps that a larger network trains for
-CUT = 1.6  # a length is left out where the most that may be is not longer than this
+CUT = 1.6  # a length is left out where the last is not so many times as long
 STRIDES = (4, 2, 1)  # between the temperatures that are tried at first, then, and in the end
 TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 9))  # 1/128 … 16
 
@@ -77,7 +77,7 @@ class Tuning:
     they are not tried.
     """
 
-    lengths: tuple[int, ...] = (625, 2_500, 5_000)
+    lengths: tuple[int, ...] = (625, 5_000)
     rows: int = 2_560_000
     members: int = 4
     small: int = 50_000
@@ -135,8 +135,9 @@ class Tuning:
         most = max(1, self.rows // batch)
         if weights(network) > self.small:
             return tuple(max(1, most // part) for part in LARGER)
-        shorter = [length for length in self.lengths if length < most / CUT]
-        return (*shorter, most) if len(shorter) < len(self.lengths) else self.lengths
+        *shorter, longest = self.lengths
+        last = min(longest, most)
+        return (*(length for length in shorter if length * CUT < last), last)
 
     def candidates(self, problem: Problem) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Those for N_eff / N and those for α."""
