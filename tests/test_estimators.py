@@ -132,6 +132,21 @@ def test_covariance_between_rows():
         model.predict(x, return_std=True, return_cov=True)
 
 
+def test_covariance_between_rows_of_a_linearised_network():
+    """Exact, with the spread that `return_std` gives; samples are coherent, so they have it too."""
+    x, y = table()
+    both = np.column_stack([y, 10 * y**2])
+    model = BayesianRegressor(method=bw.Laplace(first=bw.MAP(steps=100))).fit(x, both)
+    rows = x[:5]
+    cov, std = model.predict(rows, return_cov=True)[1], model.predict(rows, return_std=True)[1]  # (B, B, O)
+    np.testing.assert_allclose(np.diagonal(cov).T, std**2, rtol=1e-10)
+    samples = model.sample_y(rows, 20_000, random_state=0)  # (B, O, n)
+    for output in range(2):
+        found, scale = np.cov(samples[:, output]), np.outer(std[:, output], std[:, output])
+        assert np.abs((found - cov[..., output]) / scale).max() < 0.04
+        assert np.abs(cov[..., output] / scale)[~np.eye(5, dtype=bool)].min() < 0.5  # not all the same
+
+
 def test_several_outputs_keep_their_units():
     x, y = table()
     targets = np.stack([y, 1000 * y + 5, -y], 1)

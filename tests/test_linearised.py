@@ -31,7 +31,9 @@ NOISE = Noise(4000)
 
 def predictive(likelihood, mean: Tensor, covariance: Tensor, link=None) -> LinearisedPredictive:
     draws = KeptDraws(packed(mean, covariance))
-    return LinearisedPredictive(likelihood, draws, link or bw.MonteCarlo(), Noise())
+    return LinearisedPredictive(
+        likelihood, draws, link or bw.MonteCarlo(), Noise(), lambda noise: noise.drawn(mean, covariance)
+    )
 
 
 def gaussian(outputs: int = O, spread: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -85,10 +87,11 @@ def test_yes_or_no_by_probit_is_close_to_the_integral(link):
     prediction = predictive(bw.Bernoulli(), mean, covariance, LINKS[link])
     variance = covariance.diagonal(dim1=-2, dim2=-1)
     assert float((prediction.mean - integral(mean, variance)).abs().max()) < 0.02
-    y = (mean > 0).double()
-    p = prediction.mean
+    one = predictive(bw.Bernoulli(), mean[:, :1], covariance[:, :1, :1], LINKS[link])
+    y = (mean[:, :1] > 0).double()
+    p = one.mean
     wanted = (y * p + (1 - y) * (1 - p)).log().sum(-1)
-    torch.testing.assert_close(prediction.log_prob(y), wanted, rtol=1e-12, atol=0)
+    torch.testing.assert_close(one.log_prob(y), wanted, rtol=1e-12, atol=0)
 
 
 def test_two_classes_pairwise_are_close_to_the_integral():
@@ -179,3 +182,16 @@ def test_variances_alone_are_enough_for_probit():
 def test_links_are_saved_with_their_settings():
     for link in (None, bw.Probit(), bw.Pairwise(), bw.Bridge(), bw.MonteCarlo()):
         assert link_of(link_config(link)) == link
+
+
+@pytest.mark.parametrize("link", LINKS)
+def test_yes_or_no_labels_together_are_as_likely_as_under_draws(link: str):
+    """The mean of products, not the product of means: outputs that depend on one another."""
+    mean, covariance = gaussian(spread=3.0)
+    y = (mean > 0).double()
+    found = predictive(bw.Bernoulli(), mean, covariance, LINKS[link]).log_prob(y)
+    p = Noise().drawn(mean, covariance).sigmoid()  # (n, B, O)
+    wanted = torch.where(y > 0, p, 1 - p).prod(-1).mean(0).log()
+    torch.testing.assert_close(found, wanted, rtol=1e-10, atol=0)
+    apart = torch.where(y > 0, p.mean(0), 1 - p.mean(0)).prod(-1).log()
+    assert float((found - apart).abs().max()) > 0.05

@@ -35,6 +35,11 @@ def fitted(members: int | None = None, likelihood=None, **settings) -> bw.Poster
     return bw.fit(model(), (random(*lead, N, I), y), likelihood, method, members=members, progress=False)
 
 
+def trained(method) -> bw.Posterior:
+    y = 5 + 2 * random(N, O, seed=1)
+    return bw.fit(model(), (random(N, I), y), bw.Gaussian(), method, progress=False)
+
+
 def test_draws_are_the_network_with_the_sampled_parameters():
     posterior, x = fitted(), random(B, I, seed=3)
     params = posterior.sample(S)
@@ -61,6 +66,26 @@ def test_draws_come_in_chunks_of_the_networks_own_size(monkeypatch):
     kept = f.clone()
     monkeypatch.setattr(type(posterior.draw(1)), "_block", lambda self, params, x: 2)
     torch.testing.assert_close(posterior.draw(150)(x), kept, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("numbers", [1, 3, 5])
+def test_every_chunk_has_draws_of_all_starts(monkeypatch, numbers: int):
+    """Whatever a chunk may hold: 12 draws of three starts are four of each, in turn."""
+    posterior = trained(bw.BALI(steps=20, members=3))
+    size = sum(layer.size for layer in posterior.problem.network.layers)
+    monkeypatch.setattr(module, "CHUNK_NUMBERS", numbers * size)
+    drawn = posterior.sample(12)["0.weight"]  # (n, O, I)
+    means = torch.stack([part.layers["0"].mean[:-1].mT for part in posterior.weights.parts])  # type: ignore
+    nearest = (drawn[:, None] - means).square().sum((-2, -1)).argmin(1)
+    assert nearest.tolist() == [0, 1, 2] * 4
+
+
+def test_networks_without_chosen_layers_come_in_chunks_too(monkeypatch):
+    """Bayes by Backprop draws every parameter: two networks at once where there is room for two."""
+    posterior = trained(bw.BayesByBackprop(steps=2))
+    size = sum(value.numel() for value in model().parameters())
+    monkeypatch.setattr(module, "CHUNK_NUMBERS", 2 * size)
+    assert [n for n, _ in posterior.draw(5)._noise_factors()] == [2, 2, 1]
 
 
 @pytest.mark.parametrize("members", [None, 2])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Protocol, cast
@@ -235,7 +236,9 @@ class GaussianLabels:
         return self.link(self.likelihood, *unpacked(f), self.noise)
 
     def log_prob(self, f: Tensor, y: Tensor) -> Tensor:
-        """Log of the mean probability of the label (1, …, b)."""
+        """Log of the mean probability of the label (1, …, b); of several yes/no labels by draws (n, …, b)."""
+        if self.event_dim and f.shape[-1] > 1:  # they depend on one another: no link sees that
+            return self.likelihood.log_prob(self.noise.drawn(*unpacked(f)), y)
         p = self.states(f).clamp_min(torch.finfo(f.dtype).tiny).log()  # (…, b, variables, states)
         y = y[..., None] if self.event_dim == 0 else y
         return p.gather(-1, y.long()[..., None])[..., 0].sum(-1)[None]
@@ -277,12 +280,17 @@ class GaussianLabels:
 class LinearisedPredictive(Predictive):
     """The predictive distribution where outputs are Gaussian."""
 
-    def __init__(self, likelihood: Any, draws: Draws, link: Link, noise: Noise) -> None:
-        """A likelihood, where the Gaussians come from, and what is drawn where there is no closed form."""
+    def __init__(
+        self, likelihood: Any, draws: Draws, link: Link, noise: Noise, functions: Callable[[Noise], Tensor]
+    ) -> None:
+        """A likelihood, where the Gaussians come from, and what is drawn where there is no closed form.
+
+        `functions` gives the outputs (n, …, B, O) of coherent functions.
+        """
         numbers = GaussianNumbers(likelihood) if hasattr(likelihood, "noise") else None
         self._gaussian = numbers or GaussianLabels(likelihood, link, noise)
         super().__init__(cast(Observation, self._gaussian), draws)
-        self.noise = noise
+        self.noise, self._functions = noise, functions
 
     @cached_property
     def mean(self) -> Tensor:
@@ -291,8 +299,8 @@ class LinearisedPredictive(Predictive):
 
     @property
     def draws(self) -> Tensor:
-        """Outputs (n, …, B, O) of each row by itself; for coherent functions use `posterior.draw`."""
-        return self._drawn(self.noise)
+        """The outputs (n, …, B, O) of linearised networks, computed at every call."""
+        return self._functions(self.noise)
 
     @property
     def covariance(self) -> Tensor:
@@ -300,16 +308,13 @@ class LinearisedPredictive(Predictive):
         return unpacked(torch.cat(list(self._blocks()), -2))[1]
 
     def sample(self, n: int, rng: Generator | None = None) -> Tensor:
-        """Draw n targets for every row, each row by itself; without `rng` every call gives the same."""
+        """Draw n targets for every row: coherent functions plus noise; without `rng` always the same."""
         n, rng = draw_count(n), checked_rng(rng)
         seed = 0 if rng is None else int(torch.randint(2**62, (), generator=rng, device=rng.device))
-        f = self._drawn(Noise(n, seed))
+        f = self._functions(Noise(n, seed))
         rng = rng or torch.Generator(f.device).manual_seed(1)
         return self.likelihood.sample(f, torch.zeros(n, dtype=torch.int64, device=f.device), rng)
 
     def distribution(self) -> td.Distribution:
         """The predictive distribution as a `torch.distributions` object."""
         return self.likelihood.mixture(torch.cat(list(self._blocks()), -2))
-
-    def _drawn(self, noise: Noise) -> Tensor:
-        return torch.cat([noise.drawn(*unpacked(f)) for f in self._blocks()], -2)

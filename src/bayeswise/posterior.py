@@ -79,8 +79,9 @@ class Posterior:
         source, link = GaussianRows(self, x, memory), self.weights.tangent
         assert link is not None
         draws = KeptDraws(torch.cat(list(source.blocks()), -2)) if source.bytes <= memory else source
+        noise = Noise(functions.n, functions.seed)
         return LinearisedPredictive(
-            self.likelihood(functions), draws, link, Noise(functions.n, functions.seed)
+            self.likelihood(functions), draws, link, noise, lambda own: Functions(self, own.n, own.seed)(x)
         )
 
     def function_covariance(self, x: Any) -> Tensor:
@@ -195,14 +196,14 @@ class Functions:
 
         They have a generator of their own, so that the noise can be had without the weights.
         """
-        problem = self.posterior.problem
-        size = sum(layer.size for layer in problem.network.layers) * (problem.members or 1)
-        chunk = max(1, min(64, CHUNK_NUMBERS // max(1, size)))
-        chunk = self.posterior.weights.distinct or chunk  # those that repeat are there already: one chunk
+        problem, weights = self.posterior.problem, self.posterior.weights
+        chunk = max(1, min(64, CHUNK_NUMBERS // max(1, _size(problem))))
+        chunk = -(-chunk // weights.turn) * weights.turn  # every chunk has all parts of a mixture
+        chunk = weights.distinct or chunk  # those that repeat are there already: one chunk
         rng = Generator(problem.network.device).manual_seed(derived_seed(self.seed, 1))
         for start in range(0, self.distinct, chunk):
             n = min(chunk, self.distinct - start)
-            yield n, self.posterior.weights.noise_factor(n, rng)
+            yield n, weights.noise_factor(n, rng)
 
     def _run(self, params: Params, x: Tensor, f: Tensor) -> None:
         """Write the outputs of these networks to f (chunk, …, B, O), a block of rows at a time."""
@@ -226,6 +227,14 @@ class Functions:
         draws = _draws(params) if network.vectorised else 1
         row = members * max(draws * max(widths), x.shape[lead + 1 :].numel())  # numbers of one row
         return max(16, RUN_NUMBERS // row)
+
+
+def _size(problem: Problem) -> int:
+    """How many numbers one draw has: of the chosen layers, or of the whole module where none are chosen."""
+    network = problem.network
+    chosen = sum(layer.size for layer in network.layers)
+    own = chosen or sum(value.numel() for value in network.module.parameters())
+    return own * (problem.members or 1)
 
 
 def _draws(params: Params) -> int:

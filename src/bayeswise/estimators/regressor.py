@@ -56,7 +56,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         mean = self._shaped(dist.mean)
         if return_std:
             return mean, self._shaped(dist.std)
-        return (mean, self._covariance(dist)) if return_cov else mean
+        return (mean, self._covariance(X, dist)) if return_cov else mean
 
     def predict_interval(self, X: ArrayLike, level: float = 0.9) -> tuple[Array, Array]:
         """Lower and upper bounds of the central interval that holds `level` of the probability."""
@@ -73,12 +73,22 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         """(B, O), or (B,) where y was one."""
         return self._array(values[..., 0] if self.target_ndim_ == 1 else values)
 
-    def _covariance(self, dist: Predictive) -> Array:
-        f = dist.draws.double()
-        d = f - f.mean(0)  # (S, B, O)
+    def _covariance(self, X: ArrayLike, dist: Predictive) -> Array:
         noise = torch.diag_embed(dist.aleatoric.double().square().mT)  # (O, B, B)
-        cov = (d.movedim(-1, 0).mT @ d.movedim(-1, 0) / len(d) + noise).movedim(0, -1)  # (B, B, O)
+        cov = (self._function_covariance(X, dist) + noise).movedim(0, -1)  # (B, B, O)
         return (cov[..., 0] if self.target_ndim_ == 1 else cov).cpu().numpy()
+
+    def _function_covariance(self, X: ArrayLike, dist: Predictive) -> Tensor:
+        """That of every output between the rows (O, B, B): exact of a linearised network, else of draws."""
+        if self.posterior_.weights.tangent is None:
+            f = dist.draws.double()
+            d = (f - f.mean(0)).movedim(-1, 0)  # (O, S, B)
+            return d.mT @ d / d.shape[-2]
+        rows, outputs = dist.mean.shape
+        joint = self.posterior_.function_covariance(
+            self._scaled(self._checked_rows(X, reset=False), self._dtype())
+        ).double()  # (B·O, B·O)
+        return joint.reshape(rows, outputs, rows, outputs).diagonal(dim1=1, dim2=3).movedim(-1, 0)
 
     def _checked_targets(self, y: Any) -> Array:
         return checked_targets(y, "float64")

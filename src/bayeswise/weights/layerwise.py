@@ -22,6 +22,7 @@ class Layerwise:
     noise_layer: str | None = None  # the layer whose Σ is the noise of the likelihood
     residual: MatrixNormalInverseWishart | None = None  # the noise by itself, where no layer has it
     distinct = None
+    turn = 1
     tangent = None
 
     def noise_factor(self, n: int, rng: Generator) -> Tensor | None:

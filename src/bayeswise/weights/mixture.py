@@ -32,6 +32,11 @@ class Mixture:
     distinct = None
     tangent = None
 
+    @property
+    def turn(self) -> int:
+        """One draw of each part."""
+        return len(self.parts)
+
     def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
         """Roots of the noise of the parts that n draws are of."""
         roots = [root for part in self.parts if (root := _noise_root(part, self._each(n), rng)) is not None]

@@ -20,6 +20,11 @@ class WeightDistribution(Protocol):
         ...
 
     @property
+    def turn(self) -> int:
+        """How many draws have one of every part: more than one for mixtures only."""
+        ...
+
+    @property
     def tangent(self) -> Link | None:
         """How the outputs of the linearised network become predictions; None where networks are drawn."""
         ...
@@ -54,6 +59,7 @@ class OneNoise:
     """What distributions share whose draws all have the same noise."""
 
     covariance: Tensor | None  # (…, O, O)
+    turn = 1
 
     def noise_factor(self, n: int, rng: Generator) -> Tensor | None:
         """None: all draws share the noise."""
