@@ -69,7 +69,7 @@ def growth(found: bw.Posterior, x: Tensor) -> dict:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
     prediction = found.predict(x, MANY_DRAWS, memory=MEMORY)
-    shapes = tuple(prediction.mean.shape), tuple(prediction.entropy.shape)
+    shapes = tuple(prediction.mean.shape), tuple(prediction.std.shape)
     took = time.perf_counter() - start
     more = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     line = {"what": "memory", "draws": MANY_DRAWS, "rows": len(x), "allowed": MEMORY, "peak_growth": more}
