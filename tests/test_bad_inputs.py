@@ -148,8 +148,8 @@ FIT: dict[str, tuple[Change, str | None, str | None]] = {
     "categories in X": (lambda x, y: (frame(x).assign(a=pd.Categorical(["u", "v"] * 10)), y), TEXT, TEXT),
     "dates in X": (
         lambda x, y: (frame(x).assign(a=pd.date_range("2020", periods=20)), y),
-        "X: .*DateTime64",
-        "X: .*DateTime64",
+        r"X: column 'a' holds dates \(datetime64\[..\]\); give numbers",
+        r"X: column 'a' holds dates \(datetime64\[..\]\); give numbers",
     ),
     "nullable X": (lambda x, y: (frame(x).astype("Float64"), y), ANSWER, ANSWER),
     "NA in X": (lambda x, y: (frame(x).astype("Float64").mask(x > 1), y), "X contains NaN", "X contains NaN"),

@@ -160,6 +160,19 @@ def test_predictions_are_those_of_the_estimator(price_model: tuple[Path, dict[st
     assert abs(float(rows[0]["mean"]) - 11) < 3 and abs(float(rows[1]["mean"]) - 22.5) < 3
 
 
+def test_large_means_are_told_from_their_bounds(tmp_path: Path):
+    """At 1.7e9 eight digits would round mean and bounds to the same number."""
+    rows = (line.rpartition(",") for line in houses().splitlines()[1:])
+    lines = ["size,city,price", *(f"{cells},{1.7e9 + float(price):.4f}" for cells, _, price in rows)]
+    data, new = written(tmp_path, "\n".join(lines)), written(tmp_path, "size,city\n2,Oslo\n", "new.csv")
+    answer("fit", data, "--target", "price", "--out", tmp_path / "m", "--steps", 200)
+    [same] = answer("predict", tmp_path / "m", new)["predictions"]
+    [row] = csv.DictReader(io.StringIO(run("predict", tmp_path / "m", new).stdout))
+    mean, low, high = (float(row[name]) - 1.7e9 for name in ("mean", "low", "high"))
+    assert abs(mean - 11) < 3 and low + 0.2 < mean < high - 0.2
+    assert mean == pytest.approx(same["mean"] - 1.7e9, abs=1e-5)
+
+
 def test_predictions_go_to_a_file_or_into_json(price_model: tuple[Path, dict[str, Any]], tmp_path: Path):
     data, out = written(tmp_path, "size,city\n2,Oslo\n"), tmp_path / "out.csv"
     told = answer("predict", price_model[0], data, "--out", out)
@@ -251,6 +264,30 @@ def test_missing_values(tmp_path: Path):
     holes = written(tmp_path, "size,city\n,Oslo\n3,\n", "holes.csv")
     predicted = answer("predict", tmp_path / "m", holes)["predictions"]
     assert all(math.isfinite(value) for row in predicted for value in row.values())
+
+
+@pytest.mark.parametrize("row", [1, 3, 5])
+def test_an_infinite_target_is_a_missing_one(tmp_path: Path, row: int):
+    """Whether the row would be held out or not."""
+    lines = houses().splitlines()
+    lines[row] = lines[row].rpartition(",")[0] + ",-inf"
+    data = written(tmp_path, "\n".join(lines))
+    common = ("fit", data, "--target", "price", "--out", tmp_path / "m", "--steps", STEPS)
+    said = '1 of 60 rows have no finite value of the target "price"'
+    assert refused(*common) == (f"Error: {said}; fill them in, or leave those rows out with --missing impute")
+    told = answer(*common, "--missing", "impute")
+    assert told["notes"] == [f"{said}: left out"] and sum(told["rows"].values()) == 59
+    assert all(math.isfinite(value) for value in told["metrics"].values())
+
+
+def test_a_column_called_like_a_made_input(tmp_path: Path):
+    header, *rows = houses().splitlines()
+    lines = [f"city = Oslo,{header}", *(f"{7 * i % 11},{line}" for i, line in enumerate(rows))]
+    common = ("--target", "price", "--out", tmp_path / "m", "--steps", STEPS)
+    assert answer("fit", written(tmp_path, "\n".join(lines)), *common)["inputs"] == 5
+    new = written(tmp_path, "size,city,city = Oslo\n5,Oslo,3\n5,Rome,3\n", "new.csv")
+    [oslo, rome] = answer("predict", tmp_path / "m", new)["predictions"]
+    assert oslo["mean"] - rome["mean"] > 1  # 5 in the data
 
 
 def test_predicting_with_missing_values_is_refused(price_model: tuple[Path, dict[str, Any]], tmp_path: Path):

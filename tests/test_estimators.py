@@ -3,7 +3,7 @@
 import copy
 import io
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import check_estimator, parametrize_with_che
 
 import bayeswise as bw
 from bayeswise.estimators import BayesianClassifier, BayesianRegressor, load_estimator
+from bayeswise.estimators.network import SETTINGS
 from bayeswise.estimators.scaling import Scaling
 from bayeswise.methods import METHODS
 from bayeswise.saving import SavedModelError
@@ -314,6 +315,17 @@ def test_labels_come_back_from_a_file(labels, tmp_path):
     assert loaded.classes_.dtype == np.unique(labels).dtype
 
 
+def test_every_public_setting_comes_back_from_a_file(tmp_path):
+    no_settings = {"Bernoulli", "Categorical", "Checkpoints", "EarlyStopping", "Gaussian", "Posterior"}
+    public = {name for name in bw.__all__ if is_dataclass(getattr(bw, name))}
+    assert public - no_settings <= SETTINGS.keys() | {kind.__name__ for kind in METHODS.values()}
+    model = regressor(method=bw.Laplace(precision=bw.Online(), first=bw.MAP(steps=5)))
+    model.save(tmp_path / "model")
+    again = BayesianRegressor.load(tmp_path / "model")
+    assert again.method == model.method
+    np.testing.assert_array_equal(again.predict(table()[0]), model.predict(table()[0]))
+
+
 def test_a_saved_network_is_the_fitted_one(tmp_path):
     """Settings that were changed after the fit do not describe the network that is saved."""
     model = regressor(activation="relu")
@@ -352,6 +364,20 @@ def test_pipelines_and_searches():
     assert cross_val_score(pipeline, x, y, cv=2).shape == (2,)
     search = GridSearchCV(BayesianRegressor(), {"method": [bw.BALI(steps=5), bw.BALI(steps=60)]}, cv=2)
     assert search.fit(x, y).best_params_ == {"method": bw.BALI(steps=60)}
+
+
+def test_whole_numbers_of_numpy_are_settings(tmp_path):
+    x, y = table()
+    sizes = {"batch_size": np.array([8, 16]), "draws": np.array([11]), "random_state": np.array([3])}
+    search = GridSearchCV(BayesianRegressor(method=bw.BALI(steps=5)), sizes, cv=2)
+    best = search.fit(x, y).best_estimator_
+    plain = BayesianRegressor(
+        method=bw.BALI(steps=5), batch_size=int(best.batch_size), draws=11, random_state=3
+    ).fit(x, y)
+    np.testing.assert_array_equal(best.predict(x), plain.predict(x))
+    best.set_params(batch_size=np.int64(800)).save(tmp_path / "model")
+    again = BayesianRegressor.load(tmp_path / "model")
+    assert again.get_params() == plain.set_params(batch_size=800).get_params()
 
 
 def test_scaling_is_exact_where_it_can_be():

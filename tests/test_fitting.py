@@ -45,7 +45,7 @@ def test_the_default_method_is_bali():
     posterior = bw.fit(
         model(), (random(8, I), random(8, O)), bw.Gaussian(), callbacks=[stop], **QUIET
     )  # too few rows to choose anything by
-    assert posterior.method == "BALI" and seen == [2500]
+    assert posterior.method == "BALI" and seen == [5000]
     assert "rules of thumb" in posterior.summary()
 
 
@@ -213,6 +213,27 @@ def test_options_without_meaning_are_refused():
         fit(random(3, N, I), random(3, N, O), members=4)
     with pytest.raises(TypeError, match=r"members=2 needs a pair.*not a TensorDataset"):
         fit(data=TensorDataset(random(N, I), random(N, O)), members=2)
+
+
+def test_whole_numbers_of_numpy_are_whole_numbers(tmp_path):
+    x, y = random(2, N, I), random(2, N, O, seed=1)
+    expected = fit(x, y, batch_size=8, members=2, seed=3)
+    posterior = fit(x, y, batch_size=np.int64(8), members=np.int64(2), seed=np.int64(3))
+    assert torch.equal(posterior.predict(x).mean, expected.predict(x).mean)
+    assert type(posterior.seed) is int and type(posterior.problem.members) is int
+    posterior.save(tmp_path / "posterior")
+    pairs = TensorDataset(x[0], y[0])
+    assert torch.equal(
+        fit(data=pairs, batch_size=np.int64(8)).predict(x[0]).mean,
+        fit(data=pairs, batch_size=8).predict(x[0]).mean,
+    )
+
+
+@pytest.mark.parametrize("name", ["batch_size", "members", "seed"])
+@pytest.mark.parametrize("value", [2.0, "2"])
+def test_counts_are_whole_numbers(name: str, value):
+    with pytest.raises(TypeError, match=f"^{name} must be a whole number, not {value!r}$"):
+        fit(**{name: value})
 
 
 def test_a_nan_at_a_later_batch_of_a_loader_is_named():

@@ -172,6 +172,8 @@ def test_bad_covariances():
         Gaussian(torch.ones(3))
     with pytest.raises(ValueError, match="not positive definite; raise the noise floor"):
         Gaussian(-torch.eye(2)).log_prob(torch.zeros(B, 2), torch.zeros(B, 2))
+    with pytest.raises(TypeError, match=r"noise is a ndarray; give .* a tensor: torch.as_tensor\(noise\)"):
+        Gaussian(np.eye(2))  # type: ignore[arg-type]
 
 
 def test_targets_are_brought_to_shape():

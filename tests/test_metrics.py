@@ -164,3 +164,14 @@ def test_labels_are_checked():
         metrics.accuracy(torch.ones(2, 3) / 3, torch.tensor([0, 3]))
     with pytest.raises(ValueError, match=r"\(2, 3\) and labels \(3,\)"):
         metrics.accuracy(torch.ones(2, 3) / 3, torch.tensor([0, 1, 2]))
+
+
+def test_columns_of_a_table_are_numbers(rng):
+    pd = pytest.importorskip("pandas")
+    p, labels = probabilities(rng)
+    column, table = pd.Series(labels.numpy(), index=range(300, 500)), pd.DataFrame(p.numpy())
+    for score in (metrics.accuracy, metrics.brier, metrics.ece):
+        assert torch.equal(score(table, column), score(p, labels))
+    assert torch.equal(metrics.auroc(table[0], column == 0), metrics.auroc(p[:, 0], labels == 0))
+    assert torch.equal(metrics.rmse(table[0], column), metrics.rmse(p[:, 0], labels))
+    assert float(metrics.rmse([0.1, 0.1], [0.3, 0.3])) == pytest.approx(0.2, rel=1e-15)  # lists in float64

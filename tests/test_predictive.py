@@ -12,6 +12,7 @@ from torch import distributions as td
 
 from bayeswise import predictive as predictive_module
 from bayeswise.likelihoods import Bernoulli, Categorical, Gaussian
+from bayeswise.linearised import LinearisedPredictive, Noise, Probit, packed
 from bayeswise.predictive import KeptDraws, Predictive, mixture_quantile
 
 S, K, B, O = 11, 2, 7, 3  # noqa: E741
@@ -304,6 +305,56 @@ def test_targets_of_members_differ(rng):
     got = Gaussian(0.3).predictive(f).log_prob(y)
     for k in range(K):
         close(got[k], Gaussian(0.3).predictive(f[:, k]).log_prob(y[k]), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+@pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli(), Gaussian(0.3)], ids=repr)
+def test_members_take_targets_without_a_column(rng, likelihood, rows):
+    """One row of each member is no column, and K rows in a column are for every member."""
+    outputs = 1 if likelihood.event_dim else O
+    f, y = outputs_of(rng, S, 4, rows, outputs), torch.randint(2, (4, rows), generator=rng)
+    predictive = Predictive(likelihood, CountedDraws(f, (1,) * rows))
+    got = predictive.log_prob(y)
+    for k in range(4):
+        close(got[k], likelihood.predictive(f[:, k]).log_prob(y[k]), rtol=1e-12, atol=1e-12)
+    assert torch.equal(predictive.log_prob(y[..., None]), got)
+    shared = likelihood.predictive(f)
+    assert torch.equal(shared.log_prob(y[0][:, None]), shared.log_prob(y[0].expand(4, rows)))
+
+
+def test_linearised_labels_of_members_are_those_of_each(rng):
+    mean, spread = outputs_of(rng, K, 1, O), covariance(rng, K, 1)
+    y = torch.tensor([[2], [0]])
+
+    def predictive(mean, spread):
+        block, draws = packed(mean, spread), lambda noise: noise.drawn(mean, spread)
+        return LinearisedPredictive(Categorical(), KeptDraws(block), Probit(), Noise(), draws)
+
+    p = (mean / (1 + math.pi / 8 * spread.diagonal(dim1=-2, dim2=-1)).sqrt()).log_softmax(-1)
+    got = predictive(mean, spread).log_prob(y)
+    close(got, torch.stack([p[0, :, 2], p[1, :, 0]]), rtol=1e-12, atol=1e-12)
+    close(predictive(mean, spread).log_prob(y[0]), p[..., 2], rtol=1e-12, atol=1e-12)  # one for both
+
+
+def test_one_hot_rows_are_named(rng):
+    labels = Categorical().predictive(outputs_of(rng, O, O, O))
+    message = r"^y has shape \(3, 3\); labels are one number per row; one-hot rows become labels by y.argmax"
+    with pytest.raises(ValueError, match=message):
+        labels.log_prob(torch.eye(O))
+
+
+def test_targets_may_be_a_column_of_a_table(rng):
+    pd = pytest.importorskip("pandas")
+    f, y = outputs_of(rng, S, B, 1), torch.arange(B) % 2
+    numbers, bits = pd.Series(y.double().numpy(), index=range(100, 100 + B)), pd.Series(y, dtype="boolean")
+    predictive = Gaussian(0.3).predictive(f)
+    assert torch.equal(predictive.log_prob(numbers), predictive.log_prob(y.double()))
+    assert torch.equal(predictive.log_prob_gaussian(numbers), predictive.log_prob_gaussian(y.double()))
+    assert torch.equal(Bernoulli().predictive(f).log_prob(bits), Bernoulli().predictive(f).log_prob(y))
+    with pytest.raises(
+        TypeError, match='y is a Series that is no array of numbers: column "y" holds (str|object)'
+    ):
+        predictive.log_prob(numbers.astype(str))
 
 
 @pytest.mark.parametrize("level", [0.0, 1.0, 90])

@@ -22,6 +22,7 @@ from bayeswise.tables import (
     read_table,
     training_columns,
 )
+from bayeswise.tables.targets import unknown
 
 
 def written(folder: Path, content: str | bytes, name: str = "data.csv") -> Path:
@@ -81,6 +82,14 @@ def test_line_ends_and_line_breaks_inside_quotes(tmp_path: Path, end: str):
     table = read_table(written(tmp_path, end.join(["", '"a', 'b",c', '1,"x', 'y"', "2,z", ""])))
     assert table.frame.columns.tolist() == ["a\nb", "c"]
     assert table.frame.to_numpy().tolist() == [["1", "x\ny"], ["2", "z"]]
+
+
+def test_a_blank_line_of_a_single_column_is_an_empty_cell(tmp_path: Path):
+    table = read_table(written(tmp_path, 'a\n1\n\n3\n  \n""\n5\n\n \n'))
+    assert table.frame["a"].fillna("none").tolist() == ["1", "none", "3", "none", "none", "5"]
+    assert read_table(written(tmp_path, 'a\n1\n""\n')).frame["a"].isna().tolist() == [False, True]
+    two = read_table(written(tmp_path, "a,b\n1,2\n\n,\n3,4\n\n"))
+    assert two.frame.fillna("none").to_numpy().tolist() == [["1", "2"], ["none", "none"], ["3", "4"]]
 
 
 def test_a_nameless_index_column_is_left_out_and_said(tmp_path: Path):
@@ -162,6 +171,24 @@ def test_a_column_of_two_texts_that_was_saved_as_two_inputs_stays_so():
     column = from_config(saved, {"CategoryColumn": CategoryColumn, "PairColumn": PairColumn})
     assert column.features == ("flag = no", "flag = yes")
     np.testing.assert_array_equal(column.encode(pd.Series(["yes", "no", "new"])), [[0, 1], [1, 0], [0, 0]])
+
+
+def test_inputs_have_different_names():
+    """A column may be called like an input that is made of another one."""
+    columns = {
+        "a": ["1", np.nan, "3"],
+        "a is missing": ["4", "5", "6"],
+        "c": ["x", "y", "z"],
+        "c = x": ["7", "8", "9"],
+    }
+    columns |= {"d": ["e = 1", "f", "g"], "d = e": ["1", "2 (2)", "3"]}
+    encoder = Encoder.learn(frame(**columns), np.arange(3), imputes=True)
+    assert encoder.features == (
+        "a", "a is missing (2)", "a is missing", "c = x (2)", "c = y", "c = z", "c = x",
+        "d = e = 1", "d = f", "d = g", "d = e = 1 (2)", "d = e = 2 (2)", "d = e = 3",
+    )  # fmt: skip
+    x, _ = encoder.encode(Table(frame(**columns), "data.csv"))
+    np.testing.assert_array_equal(x[:, :4], [[1, 0, 4, 1], [2, 1, 5, 0], [3, 0, 6, 0]])
 
 
 def test_fills_and_texts_come_from_the_training_rows_kinds_from_all():
@@ -248,6 +275,21 @@ def test_nothing_left_to_learn_from():
 def test_the_task_is_decided_and_why(values: list[str], task: str, reason: str):
     target, why = choose_target("y", cells(*values), "auto")
     assert (target.task, why) == (task, reason)
+
+
+@pytest.mark.parametrize(
+    ("values", "task", "expected"),
+    [
+        (["1", np.nan, "inf", "-1e999", "2"], "auto", [False, True, True, True, False]),
+        (["1", np.nan, "inf", "-1e999", "2"], "regression", [False, True, True, True, False]),
+        (["1", np.nan, "inf", "1", "inf"], "classification", [False, True, False, False, False]),
+        (["sup", np.nan, "inf", "sup", "inf"], "auto", [False, True, False, False, False]),
+        ([np.nan, np.nan], "auto", [True, True]),
+    ],
+)
+def test_an_infinite_number_is_no_target(values: list, task: str, expected: list[bool]):
+    found = unknown(pd.Series(values, range(5, 5 + len(values)), dtype=object), task)
+    assert found.tolist() == expected and found.index[0] == 5
 
 
 def test_classes_are_in_order_and_one_spelling():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from bayeswise.arrays import as_tensor
 from bayeswise.cautions import cautions
 from bayeswise.data import BATCH, Batch, LoaderRows, Rows, TensorRows, as_loader
 from bayeswise.identity import identity as run_identity
@@ -19,7 +21,7 @@ from bayeswise.likelihoods import Gaussian, Likelihood
 from bayeswise.linalg import NumericalWarning
 from bayeswise.methods import BALI, Method
 from bayeswise.networks import Network, Select, discover, evaluating
-from bayeswise.posterior import Posterior, as_tensor, prepared_inputs
+from bayeswise.posterior import Posterior, prepared_inputs
 from bayeswise.problem import Problem, Units
 from bayeswise.training import Callback, Checkpoints, train
 from bayeswise.trials import settled
@@ -85,6 +87,7 @@ def fit(
     """
     method = BALI() if method is None else method
     _check_parts(model, likelihood, method)
+    batch_size, members, seed = _whole(batch_size, members, seed)
     if prior is not None:
         method = _continued(method, prior, likelihood, standardise, checkpoint)
     source = _source(data, batch_size, members)
@@ -115,6 +118,22 @@ def _check_part(value: Any, name: str, wanted: str, verbs: str) -> None:
         raise TypeError(f"{name} is the class {value.__name__}; give a value of it: {value.__name__}()")
     if not all(hasattr(value, verb) for verb in verbs.split()):
         raise TypeError(f"{name} is a {type(value).__name__}; give {wanted}")
+
+
+def _whole(batch_size: int | None, members: int | None, seed: int) -> tuple[int | None, int | None, int]:
+    """The three as Python's whole numbers; numpy's are taken."""
+    return (
+        None if batch_size is None else _index(batch_size, "batch_size"),
+        None if members is None else _index(members, "members"),
+        _index(seed, "seed"),
+    )
+
+
+def _index(value: Any, name: str) -> int:
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
 
 
 def _continued(

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from bayeswise.arrays import as_tensor
 from bayeswise.predictive import normal_cdf
 
 Numbers: TypeAlias = Tensor | ArrayLike
@@ -150,7 +151,7 @@ def _mean_abs_normal(mean: Tensor, std: Tensor) -> Tensor:
 
 
 def _numbers(x: Numbers) -> Tensor:
-    return torch.as_tensor(x, dtype=torch.float64)
+    return as_tensor(x, "an argument", torch.float64)
 
 
 def _same_shape(a: Numbers, b: Numbers) -> tuple[Tensor, Tensor]:
@@ -167,7 +168,7 @@ def _same_shape(a: Numbers, b: Numbers) -> tuple[Tensor, Tensor]:
 
 def _classes(probs: Numbers, labels: Numbers) -> tuple[Tensor, Tensor]:
     """Probabilities (B, C) and integer labels (B,)."""
-    p, y = _numbers(probs), torch.as_tensor(labels)
+    p, y = _numbers(probs), as_tensor(labels, "labels")
     y = y.squeeze(-1) if y.ndim == 2 else y  # (B, 1) as from a Bernoulli
     p = p.unsqueeze(-1) if p.ndim == 1 else p
     p = torch.cat([1 - p, p], -1) if p.shape[-1] == 1 else p
@@ -183,7 +184,7 @@ def _classes(probs: Numbers, labels: Numbers) -> tuple[Tensor, Tensor]:
 
 def _scores(scores: Numbers, labels: Numbers) -> tuple[Tensor, Tensor]:
     """Scores (B,) and whether each row is positive; both kinds must be there."""
-    scores, positive = _numbers(scores).flatten(), torch.as_tensor(labels).flatten() == 1
+    scores, positive = _numbers(scores).flatten(), as_tensor(labels, "labels").flatten() == 1
     if scores.shape != positive.shape:
         raise ValueError(f"{len(scores)} scores, but {len(positive)} labels; they must agree")
     if bool(scores.isnan().any()):

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Generator, Tensor
 
+from bayeswise.arrays import as_tensor
 from bayeswise.likelihoods import Likelihood
 from bayeswise.linearised import MANY_OUTPUTS, LinearisedPredictive, Noise, packed
 from bayeswise.networks import EmbeddingView, LayerView, Network, Params, evaluating, row_counts
@@ -343,21 +343,6 @@ def _gradient_numbers(view: LayerView, rows: int) -> int:
     if rows == 1 or isinstance(view, EmbeddingView):  # of an embedding only the vectors that were picked
         return math.prod(view.groups) * rows * view.outputs
     return view.size
-
-
-def as_tensor(value: Any, name: str) -> Tensor:
-    """A tensor, an array, or a table of numbers as a tensor; a read-only array is copied."""
-    given = type(value).__name__
-    try:
-        if not isinstance(value, Tensor) and hasattr(value, "to_numpy"):  # pandas, polars
-            value = value.to_numpy()
-        if isinstance(value, np.ndarray) and not value.flags.writeable:
-            value = value.copy()
-        return torch.as_tensor(value)
-    except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        raise TypeError(
-            f"{name} is a {given} that is no array of numbers: {error}; give a tensor or an array"
-        ) from None
 
 
 def prepared_inputs(x: Any, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -19,6 +19,8 @@ from torch import Tensor
 from torch.distributions import Categorical, Distribution, MixtureSameFamily
 from torch.special import entr, ndtri
 
+from bayeswise.arrays import as_tensor
+
 BLOCK_NUMBERS = 2**18  # of one block of kept draws: 2 MB in float64, which the cache holds
 
 
@@ -229,17 +231,24 @@ class Predictive:
 
     def _over_targets(self, y: Tensor, statistic: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
         """A statistic of every block and the targets of its rows, (..., B)."""
-        axis, y, start = -1 - self.likelihood.event_dim, torch.as_tensor(y), 0
+        axis, y, start = -1 - self.likelihood.event_dim, as_tensor(y, "y"), 0
         rows, parts = y, []
         for f in self._blocks():
-            rows = self.likelihood.targets(y, f.shape[-1]) if start == 0 else rows
+            rows = self._targets(y, f) if start == 0 else rows
             end = start + f.shape[-2]
             _check_rows(end <= rows.shape[axis], f"at least {end}", y)
             block = rows.narrow(axis, start, f.shape[-2])
+            block = block if self.likelihood.event_dim else _labels(block, f, y)
             parts.append(statistic(f.double(), _precise(block)).to(f.dtype))
             start = end
         _check_rows(start == rows.shape[axis], f"{start}", y)
         return torch.cat(parts, -1)
+
+    def _targets(self, y: Tensor, f: Tensor) -> Tensor:
+        """The likelihood's targets; y (..., B) beside draws f (S, ..., b, O) has no axis of outputs yet."""
+        rows = y.shape[:-1] == f.shape[1:-2] and y.shape[-1:] >= f.shape[-2:-1]
+        flat = rows and (self.likelihood.event_dim == 0 or f.shape[-1] == 1)
+        return self.likelihood.targets(y[..., None] if flat else y, f.shape[-1])
 
 
 LabelsT = TypeVar("LabelsT", bound="LabelMixture")
@@ -326,6 +335,15 @@ def checked_rng(rng: Any) -> torch.Generator | None:
 def _check_rows(agree: bool, predicted: str, y: Tensor) -> None:
     if not agree:
         raise ValueError(f"predicted {predicted} rows, y has shape {tuple(y.shape)}; give one target per row")
+
+
+def _labels(labels: Tensor, f: Tensor, y: Tensor) -> Tensor:
+    """Labels (..., b) of every member; those without an axis of members are for all."""
+    lead, members = labels.shape[:-1], f.shape[1:-2]
+    if lead != members and lead.numel() != 1:
+        hot = "; one-hot rows become labels by y.argmax(-1)" if y.shape[-1] == f.shape[-1] else ""
+        raise ValueError(f"y has shape {tuple(y.shape)}; labels are one number per row{hot}")
+    return labels if lead == members else labels.reshape(-1).expand(*members, -1)
 
 
 def _precise(y: Tensor) -> Tensor:

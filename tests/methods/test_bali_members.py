@@ -1,5 +1,6 @@
 """Several starts of BALI in one run."""
 
+import re
 from typing import Any
 
 import pytest
@@ -109,3 +110,10 @@ def test_a_mixture_of_starts_is_less_sure_far_from_the_data():
 def test_members_must_be_positive():
     with pytest.raises(ValueError, match="members must be positive"):
         bw.BALI(members=0)
+
+
+@pytest.mark.parametrize("value", [[1.0, 4.0], "1", ("1",)])
+def test_settings_of_members_are_numbers_in_a_tuple(value):
+    message = f"BALI: effective is the {type(value).__name__} {value!r}; give one number for all, or a tuple"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        bw.BALI(effective=value)

@@ -219,6 +219,26 @@ def test_a_mask_is_the_names_it_stands_for(structure, first, tmp_path):
         assert torch.equal(masked.predict(x).covariance, named.predict(x).covariance)
 
 
+FORMS = {
+    "names in a list": dict(subset=["2"]),
+    "True or False by name": dict(subset={"0": np.True_, "2": False}),
+    "precisions by name": dict(precision={"0": 0.5, "2": 4.0}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_saved_estimator_has_its_layers_and_precisions(form, tmp_path):
+    estimators = pytest.importorskip("bayeswise.estimators")
+    x = rows(N).numpy()
+    method = bw.Laplace(first=bw.MAP(steps=5), **FORMS[form])
+    fitted = estimators.BayesianRegressor(hidden=(4,), method=method).fit(x, x[:, 0])
+    fitted.save(tmp_path / "model")
+    loaded = estimators.load_estimator(tmp_path / "model")
+    assert loaded.method == method
+    for new, old in zip(loaded.predict(x, return_std=True), fitted.predict(x, return_std=True), strict=True):
+        assert np.array_equal(new, old)
+
+
 def test_masks_without_meaning_are_refused():
     x = rows(N)
 

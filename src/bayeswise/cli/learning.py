@@ -38,6 +38,7 @@ from bayeswise.tables import (
     training_columns,
 )
 from bayeswise.tables.columns import no_numbers
+from bayeswise.tables.targets import unknown
 
 MIN_ROWS = 10
 REPORT = "report.html"
@@ -155,16 +156,17 @@ def _headless(names: list[str]) -> str:
 
 def _with_target(frame: pd.DataFrame, request: Request, voice: Voice) -> pd.DataFrame:
     """The rows whose target is known; a target is never made up."""
-    unknown = frame[request.target].isna()
-    if not unknown.any():
+    cells = frame[request.target]
+    absent = unknown(cells, request.task)
+    if not absent.any():
         return frame
-    what = (
-        f"{int(unknown.sum()):,} of {len(frame):,} rows have no value of the target {shown(request.target)}"
-    )
-    if not request.imputes or unknown.all():
+    value = "value" if absent.equals(cells.isna()) else "finite value"
+    count = f"{int(absent.sum()):,} of {len(frame):,} rows"
+    what = f"{count} have no {value} of the target {shown(request.target)}"
+    if not request.imputes or absent.all():
         raise TableError(f"{what}; fill them in, or leave those rows out with --missing impute")
     voice.note(f"{what}: left out")
-    return pd.DataFrame(frame[~unknown])
+    return pd.DataFrame(frame[~absent])
 
 
 def _note_copies(frame: pd.DataFrame, voice: Voice) -> None:

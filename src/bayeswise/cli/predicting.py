@@ -80,9 +80,9 @@ def predictions(estimator: Estimator, target: Target, x: pd.DataFrame, level: fl
 
 
 def as_csv(answers: pd.DataFrame) -> str:
-    """The answers as CSV text with eight digits."""
+    """The answers as CSV text, with the digits that a large mean and its close bounds differ in."""
     stream = io.StringIO()
-    answers.to_csv(stream, index=False, float_format="%.8g", lineterminator="\n")
+    answers.to_csv(stream, index=False, float_format="%.15g", lineterminator="\n")
     return stream.getvalue()
 
 

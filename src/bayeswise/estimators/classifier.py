@@ -18,6 +18,7 @@ from bayeswise.likelihoods import Categorical, Likelihood
 from bayeswise.saving import SavedModelError
 
 PLAIN = (bool, int, float, str)
+KINDS = tuple("biufUO")  # of arrays of these
 
 
 class BayesianClassifier(ClassifierMixin, BayesianNetwork):
@@ -67,14 +68,13 @@ class BayesianClassifier(ClassifierMixin, BayesianNetwork):
 
     def _fitted_config(self) -> dict[str, Any]:
         values = self.classes_.tolist()
-        if not all(isinstance(value, PLAIN) for value in values):
-            raise TypeError(
-                f"labels of type {type(values[0]).__name__} cannot be saved; use strings or numbers"
-            )
+        if self.classes_.dtype.kind not in KINDS or not all(isinstance(value, PLAIN) for value in values):
+            kind = type(self.classes_[0]).__name__
+            raise TypeError(f"labels of type {kind} cannot be saved; use strings or numbers")
         return super()._fitted_config() | {"classes": values, "labels": self.classes_.dtype.str}
 
     def _restore_fitted(self, config: dict[str, Any], path: str | Path) -> None:
-        if config["labels"].lstrip("<>|=")[:1] not in tuple("biufUO"):
+        if config["labels"].lstrip("<>|=")[:1] not in KINDS:
             raise SavedModelError(f"{path}: labels of type {config['labels']!r} are unknown; save it again")
         self.classes_ = np.array(config["classes"], dtype=config["labels"])
         super()._restore_fitted(config, path)

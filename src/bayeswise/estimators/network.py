@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numbers
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import is_dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from bayeswise.methods import (
     evidence,
     forward,
     mean_update,
+    online,
     schedules,
     structures,
     trained_first,
@@ -53,8 +54,12 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
     "sigmoid": nn.Sigmoid,
 }
 SEEDS = 2**31 - 1
+DATES = {  # by the kind of their type: what they are, and a way to numbers
+    "M": ("dates", 'days from a fixed start: (dates - start) / np.timedelta64(1, "D")'),
+    "m": ("durations", 'days: durations / np.timedelta64(1, "D")'),
+}
 FLOATS = [np.float64, np.float32]  # what X stays in; all else becomes the first
-SHARED = (schedules, forward, updates, mean_update, structures, evidence, tuning)
+SHARED = (schedules, forward, updates, mean_update, structures, evidence, online, tuning)
 SETTINGS: dict[str, type] = {  # what a saved method may be made of, beside the methods that are registered
     name: kind
     for module in (priors, linearised, curvature, *SHARED)
@@ -168,7 +173,7 @@ class BayesianNetwork(BaseEstimator):
             (torch.from_numpy(x), torch.from_numpy(targets)),
             likelihood,
             trained_first(self.method),
-            batch_size=self.batch_size,
+            batch_size=_whole(self.batch_size),
             standardise=False,
             seed=seed,
             progress=self.verbose > 0,
@@ -242,7 +247,7 @@ class BayesianNetwork(BaseEstimator):
             "activation": activation,
             "method": None if self.method is None else to_config(self.method),
             "draws": int(self.draws),
-            "batch_size": self.batch_size,
+            "batch_size": _whole(self.batch_size),
             "random_state": int(seed) if isinstance(seed, numbers.Integral) else None,
             "verbose": int(self.verbose),
         }
@@ -303,7 +308,7 @@ def naming(what: str) -> Iterator[None]:
 
 
 def as_data(values: Any, what: str) -> Any:
-    """What scikit-learn would misread: nothing, masked values, tensors."""
+    """What scikit-learn would misread: nothing, masked values, tensors, dates."""
     if values is None:
         noun = "target" if what == "y" else "table"
         raise ValueError(f"the estimator requires {what} to be passed, but the {noun} {what} is None")
@@ -313,7 +318,28 @@ def as_data(values: Any, what: str) -> Any:
     if isinstance(values, Tensor):
         values = values.detach().cpu()
         return (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    _check_no_dates(values, what)
     return values
+
+
+def _check_no_dates(values: Any, what: str) -> None:
+    """Refuse what would become numbers in the unit it happens to have."""
+    for name, dtype in _dtypes(values, what):
+        if getattr(dtype, "kind", "") in DATES:
+            held, way = DATES[dtype.kind]
+            labels = "; as labels, give strings" if what == "y" else ""
+            raise TypeError(f"{name} holds {held} ({dtype}); give numbers, such as {way}{labels}")
+
+
+def _dtypes(values: Any, what: str) -> Iterable[tuple[str, Any]]:
+    """What the columns of a table are, or what everything in an array is."""
+    if not hasattr(values, "iloc"):
+        with naming(what):
+            return [(what, np.asarray(values).dtype)]
+    if values.ndim == 1:
+        return [(what, values.dtype)]
+    names = (f"{what}: column {name!r}" for name in values.columns)
+    return zip(names, values.dtypes, strict=True)
 
 
 def checked_targets(y: Any, dtype: str | None) -> Array:
@@ -326,6 +352,11 @@ def checked_targets(y: Any, dtype: str | None) -> Array:
 def is_count(value: Any) -> bool:
     """Whether this is a whole number from 1 on."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool) and int(value) >= 1
+
+
+def _whole(count: int | None) -> int | None:
+    """A count as Python's own number, where it may be one of numpy's."""
+    return None if count is None else int(count)
 
 
 def _check_device(device: str) -> None:

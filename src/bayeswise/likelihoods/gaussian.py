@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from typing import ClassVar
 
 import torch
@@ -39,6 +40,11 @@ class Gaussian:
                     f"Gaussian noise is a covariance (..., O, O), got shape {tuple(noise.shape)}; "
                     "use torch.diag(variances) for independent outputs"
                 )
+        elif noise is not None and not isinstance(noise, Real):
+            raise TypeError(
+                f"Gaussian noise is a {type(noise).__name__}; give a variance, or a covariance as a tensor: "
+                "torch.as_tensor(noise)"
+            )
         elif noise is not None and not (noise > 0 and math.isfinite(noise)):
             raise ValueError(f"Gaussian noise is a variance and must be positive and finite, got {noise}")
 

@@ -114,9 +114,9 @@ class BALI:
                 number = prior if isinstance(prior, Real) else "variance"
                 raise TypeError(f"BALI: {name} is a prior, not {prior!r}; use bw.FanIn({number})")
         for name in POSITIVE:
-            if getattr(self, name) is not None and not all_positive(getattr(self, name)):
+            if getattr(self, name) is not None and not all_positive(f"BALI: {name}", getattr(self, name)):
                 raise ValueError(f"BALI: {name} must be positive, not {getattr(self, name)}")
-        if self.effective is not None and not all_positive(self.effective):
+        if self.effective is not None and not all_positive("BALI: effective", self.effective):
             raise ValueError(f"BALI: effective is N_eff / N and must be positive, not {self.effective}")
         if self.dof < 0:
             raise ValueError(f"BALI: dof is u0 and must not be negative, not {self.dof}")

@@ -9,7 +9,7 @@ r"""The Laplace approximation: a Gaussian around trained weights, as wide as the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from typing import Any
@@ -80,6 +80,8 @@ class Laplace:
             raise ValueError(f"Laplace: temperature must be positive, not {self.temperature}")
         if isinstance(self.structure, type) or not hasattr(self.structure, "gaussian"):
             raise TypeError(f"Laplace: structure is a value such as bw.Kronecker(), not {self.structure!r}")
+        if isinstance(self.subset, Sequence) and not isinstance(self.subset, str):
+            object.__setattr__(self, "subset", tuple(self.subset))
         _check_precision(self.precision)
         _ = self._training  # a training that cannot be tuned is refused
         check_training(self.first)

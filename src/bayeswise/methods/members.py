@@ -6,6 +6,7 @@ A problem with S data splits becomes one with E·S members: those of the first s
 from __future__ import annotations
 
 from dataclasses import replace
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -38,9 +39,15 @@ def widened(problem: Problem, starts: int, example: Tensor | None = None) -> Pro
 Each = float | tuple[float, ...]  # a setting: one for all, or one for each member; they repeat
 
 
-def all_positive(value: Each) -> bool:
-    """Whether a setting is a positive number, or one or more of them."""
-    return all(v > 0 for v in value) and bool(value) if isinstance(value, tuple) else value > 0
+def all_positive(name: str, value: Each) -> bool:
+    """Whether the setting of this name is a positive number, or one or more of them."""
+    many = value if isinstance(value, tuple) else (value,)
+    if not all(isinstance(v, Real) for v in many):
+        kind = type(value).__name__
+        raise TypeError(
+            f"{name} is the {kind} {value!r}; give one number for all, or a tuple with one for each"
+        )
+    return bool(many) and all(v > 0 for v in many)
 
 
 def each(value: Each, problem: Problem, groups: int = 0) -> float | Tensor:

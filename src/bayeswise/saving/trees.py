@@ -3,8 +3,8 @@
 A tree is a nest of frozen dataclasses, dicts, tuples, tensors, None and plain numbers. Tensors are content;
 numbers (a layer's width) are structure: they are saved too, and must be equal when the tree is rebuilt.
 
-A configuration is a dataclass of numbers, strings, None, tuples and such dataclasses; it comes back exactly,
-and only as a class that the reader names.
+A configuration is a dataclass of numbers, strings, None, tuples, dicts with string keys and such dataclasses;
+it comes back exactly, but for a list, which becomes a tuple, and only as a class that the reader names.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from numbers import Integral, Real
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -128,7 +129,7 @@ def _fields(value: Any) -> dict[str, Any]:
 
 
 def to_config(value: Any) -> dict[str, Any]:
-    """A dataclass of plain values, tuples and such dataclasses as a JSON object, its class under "kind"."""
+    """A dataclass of plain values, tuples, dicts and such dataclasses as JSON, its class under "kind"."""
     if not _is_value(value):
         raise TypeError(f"only a dataclass instance becomes a configuration, not {type(value).__name__}")
     return _to_json(value, type(value).__name__)
@@ -144,20 +145,34 @@ def from_config(config: Mapping[str, Any], known: Mapping[str, type]) -> Any:
 def _to_json(value: Any, where: str) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
+    if isinstance(value, np.bool_):
+        return bool(value)
     if isinstance(value, Integral):  # numpy's too
         return int(value)
     if isinstance(value, Real):  # JSON has no infinity: it becomes an object of kind "float"
         number = float(value)
         return number if math.isfinite(number) else {"kind": "float", "value": repr(number)}
-    if isinstance(value, tuple):
+    if isinstance(value, tuple | list):
         return [_to_json(item, f"{where}[{index}]") for index, item in enumerate(value)]
+    if isinstance(value, Mapping):
+        return {"kind": "dict", "items": _items(value, where)}
     if not _is_value(value):
         kind = type(value).__name__
-        raise TypeError(f"{where} is a {kind}; a configuration holds plain numbers, strings, None and tuples")
+        raise TypeError(
+            f"{where} is a {kind}; a configuration holds plain numbers, strings, None, tuples and dicts: "
+            "give one of those"
+        )
     fields = _fields(value)
     if "kind" in fields:
         raise TypeError(f'{where}.kind: "kind" names the class in a configuration; rename the field')
     return {"kind": type(value).__name__} | {k: _to_json(v, f"{where}.{k}") for k, v in fields.items()}
+
+
+def _items(value: Mapping[Any, Any], where: str) -> dict[str, Any]:
+    for key in value:
+        if not isinstance(key, str):
+            raise TypeError(f"{where} has the key {key!r}; a configuration has strings as keys")
+    return {str(key): _to_json(item, f"{where}[{key!r}]") for key, item in value.items()}
 
 
 def _from_json(value: Any, known: Mapping[str, type], where: str) -> Any:
@@ -168,6 +183,8 @@ def _from_json(value: Any, known: Mapping[str, type], where: str) -> Any:
     kind = value.get("kind")
     if kind == "float" and value.get("value") in ("inf", "-inf", "nan"):
         return float(value["value"])
+    if kind == "dict" and isinstance(value.get("items"), Mapping):
+        return {k: _from_json(v, known, f"{where}[{k!r}]") for k, v in value["items"].items()}
     if not isinstance(kind, str) or kind not in known:
         raise SavedModelError(
             f"{where}: unknown kind {kind!r}; import the module that defines and registers it first"

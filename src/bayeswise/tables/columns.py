@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from bayeswise.tables.reading import Table
-from bayeswise.tables.words import TableError, counted, listed, near, number_of, plural, shown
+from bayeswise.tables.words import TableError, counted, listed, near, number_of, plural, shown, unused
 
 Array = NDArray[Any]
 CATEGORIES = 50  # different texts up to which a column is one-hot encoded
@@ -162,8 +162,14 @@ class Encoder:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """The names of the inputs."""
-        return tuple(feature for column in self.columns for feature in column.features)
+        """The names of the inputs; one that would be there twice gets a number."""
+        names: list[str] = []
+        taken = {column.name for column in self.columns}
+        for column in self.columns:
+            for feature in column.features:
+                names.append(feature if feature == column.name else unused(feature, taken))
+                taken.add(names[-1])
+        return tuple(names)
 
     def encode(self, table: Table) -> tuple[Array, list[str]]:
         """The inputs (N, I) of a file's rows in float64, and what there is to say about them."""

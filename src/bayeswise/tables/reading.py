@@ -120,13 +120,18 @@ def _header(text: str, file: Path) -> tuple[str, list[str]]:
 
 
 def _cells(text: str, delimiter: str, header: Sequence[str], file: Path) -> pd.DataFrame:
-    """All cells as text under column numbers; what means "missing" is NaN."""
+    """All cells as text under column numbers; what means "missing" is NaN.
+
+    A blank line among the rows of a single column is an empty cell.
+    """
+    text = text.rstrip() if len(header) == 1 else text
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # a row that is too long
             frame = pd.read_csv(
                 io.StringIO(text), sep=delimiter, dtype=str, keep_default_na=False, skipinitialspace=True,
                 header=None, skiprows=1, names=list(range(len(header))), index_col=False,
+                skip_blank_lines=len(header) > 1,
             )  # fmt: skip
     except pd.errors.EmptyDataError:
         raise TableError(f'"{file}" has a header but no rows') from None

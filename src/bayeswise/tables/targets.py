@@ -48,6 +48,13 @@ def labels(cells: pd.Series) -> pd.Series:
     return cells.map(lambda cell: f"{float(cell):.15g}") if is_number(cells) else cells.astype(str)
 
 
+def unknown(cells: pd.Series, task: str) -> pd.Series:
+    """Where there is no target: an infinite number is none, though a class may be called so."""
+    if task == "classification" or not is_number(cells):
+        return cells.isna()
+    return pd.Series(np.isnan(numbers(cells)), cells.index)
+
+
 def choose_target(name: str, cells: pd.Series, task: str) -> tuple[Target, str]:
     """Regression or classification for the target's cells (none missing), and why."""
     different, numeric = labels(cells).nunique(), is_number(cells)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import itertools
+from collections.abc import Collection, Iterable
 
 
 class TableError(ValueError):
@@ -35,6 +36,12 @@ def near(name: str, names: Iterable[object], least: float = 0.6) -> str:
     by_case = {str(other).lower(): str(other) for other in names}
     found = difflib.get_close_matches(name.lower(), by_case, n=3, cutoff=least)
     return f"; did you mean {' or '.join(shown(by_case[key]) for key in found)}?" if found else ""
+
+
+def unused(name: str, taken: Collection[str]) -> str:
+    """The name, with a number behind it where it is taken."""
+    numbered = (f"{name} ({number})" for number in itertools.count(2))
+    return next(new for new in itertools.chain([name], numbered) if new not in taken)
 
 
 def plural(count: int, noun: str) -> str:
