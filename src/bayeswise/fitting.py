@@ -27,6 +27,7 @@ from bayeswise.training import Callback, Checkpoints, train
 from bayeswise.trials import settled
 
 CONSTANT = 1e-9  # a target whose spread is smaller than this share of its size is constant
+EXAMPLE = 128  # rows on which a model is looked at before anything is trained
 RESOLUTION = 1e-3  # neighbouring numbers may be this share of the targets' spread apart
 
 
@@ -211,7 +212,7 @@ def _example_inputs(source: Any, members: int | None) -> Tensor:
     if isinstance(source, DataLoader):
         return LoaderRows(source, lambda x, y: (torch.as_tensor(x), y)).example[0]
     x = source[0] if members is None else source[0][0]
-    return x[: min(len(x), BATCH)]
+    return x[:EXAMPLE]
 
 
 def _prepared(

@@ -6,7 +6,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from bayeswise.linalg import GramSum, gram, logdet, multidigamma, multigammaln, solve_lower, solve_lower_t
+from bayeswise.linalg import (
+    GramSum,
+    gram,
+    logdet,
+    multidigamma,
+    multigammaln,
+    solve_lower,
+    solve_lower_t,
+    symmetric_eigen,
+)
 
 
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -42,6 +51,17 @@ def test_a_sum_of_grams_is_the_gram_of_all_rows(n: int, lead: tuple[int, ...]) -
         found.add_(part)
         seen = rows[..., : 7 * (k + 1), :]
         torch.testing.assert_close(found.total(), seen.mT @ seen, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("n", [5, 300])
+def test_a_sum_of_grams_may_be_finer_than_its_rows(n: int) -> None:
+    """Each product is rounded, their sum is not: small parts are not lost beside a large one."""
+    rows = normal(7, n, dtype=torch.float32)
+    found = GramSum(torch.full((n, n), 1e8, dtype=torch.float64))
+    for _ in range(3):
+        found.add_(rows)
+    wanted = 1e8 + 3 * (rows.mT @ rows).double()
+    torch.testing.assert_close(found.total(), wanted, rtol=1e-14, atol=0)
 
 
 def test_gram_of_no_rows_is_zero() -> None:
@@ -89,3 +109,16 @@ def test_multidigamma_is_the_derivative_of_multigammaln(dim: int) -> None:
     a = torch.tensor([2.3, 9.7, 400.0], dtype=torch.float64, requires_grad=True)
     (slope,) = torch.autograd.grad(multigammaln(a, dim).sum(), a)
     torch.testing.assert_close(multidigamma(a.detach(), dim), slope, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_eigenvectors_give_the_matrix_back(dtype: torch.dtype) -> None:
+    a = gram(normal(2, 7, 5)).to(dtype)
+    values, vectors = symmetric_eigen(a)
+    assert values.dtype == vectors.dtype == dtype and vectors.is_contiguous()
+    assert bool((values.diff() >= 0).all())
+    close = 1e-5 if dtype == torch.float32 else 1e-12
+    torch.testing.assert_close(vectors * values[..., None, :] @ vectors.mT, a, rtol=close, atol=close)
+    torch.testing.assert_close(
+        vectors.mT @ vectors, torch.eye(5, dtype=dtype).expand(2, 5, 5), rtol=close, atol=close
+    )

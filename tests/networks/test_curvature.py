@@ -14,7 +14,6 @@ from bayeswise.networks.curvature import (
     backward,
     diagonal,
     full,
-    left_factors,
     right_factors,
 )
 
@@ -158,12 +157,12 @@ def test_kronecker_factors_are_sums_over_rows(problem, kind):
     f = network(params, x)
     columns = columns_of(kind, likelihood, f, y)
     done = backward(network, params, x)
-    right, left = right_factors(done, iter(columns)), left_factors(done)
+    right = right_factors(done, iter(columns))
     for view in network.layers:
         if not isinstance(view, LinearView):
             continue  # their rows are looked at in test_convolutions.py
         rows, grads = rows_by_hooks(network, view, params, x, columns)
-        close(left[view.name], torch.einsum("ri,rj->ij", rows, rows))
+        close(done.rows[view.name].mT @ done.rows[view.name], torch.einsum("ri,rj->ij", rows, rows))
         close(right[view.name], torch.einsum("sri,srj->ij", grads, grads))
 
 
@@ -195,7 +194,7 @@ def test_the_exact_matrix_of_one_row_is_kronecker_without_error():
     done = backward(network, params, x)
     columns = list(likelihood.hessian_root(done.output))
     wanted, start = full(done, iter(columns)), 0
-    left, right = left_factors(done), right_factors(done, iter(columns))
+    left, right = {k: x.mT @ x for k, x in done.rows.items()}, right_factors(done, iter(columns))
     for view in network.layers:
         size = view.inputs * view.outputs
         block = wanted[start : start + size, start : start + size]

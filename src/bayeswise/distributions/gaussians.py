@@ -32,6 +32,7 @@ from bayeswise.linalg import (
     scattered,
     solve_lower,
     solve_lower_t,
+    symmetric_eigen,
 )
 
 Features = Callable[[Tensor], Tensor]  # g (…, B, T, O) -> φ (…, B, F)
@@ -119,10 +120,9 @@ class KroneckerGaussian(_Spectral):
     @classmethod
     def of(cls, left: Tensor, right: Tensor, rows: Tensor, precision: Tensor) -> KroneckerGaussian:
         """From the factors Σ x xᵀ and Σ g gᵀ of so many rows."""
-        a, q_a = torch.linalg.eigh(left)
-        b, q_b = torch.linalg.eigh(right)
+        (a, q_a), (b, q_b) = symmetric_eigen(left), symmetric_eigen(right)
         a, b = a.clamp_min(0), b.clamp_min(0)  # negative by rounding only: both are Gram matrices
-        return cls(q_a.contiguous(), q_b.contiguous(), a[..., :, None] * b[..., None, :] / rows, precision)
+        return cls(q_a, q_b, a[..., :, None] * b[..., None, :] / rows, precision)
 
     def root(self, noise: Tensor) -> Tensor:
         """Q_A (z / sqrt(l + δ)) Q_Bᵀ."""

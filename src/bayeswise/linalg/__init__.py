@@ -19,6 +19,7 @@ from bayeswise.linalg.products import (
     solve_lower,
     solve_lower_right,
     solve_lower_t,
+    symmetric_eigen,
 )
 
 __all__ = [
@@ -44,4 +45,5 @@ __all__ = [
     "solve_lower",
     "solve_lower_right",
     "solve_lower_t",
+    "symmetric_eigen",
 ]

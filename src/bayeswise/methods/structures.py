@@ -16,6 +16,7 @@ from bayeswise.distributions import (
     LayerGaussian,
     LowRankGaussian,
 )
+from bayeswise.linalg import GramSum
 from bayeswise.linearised import Link
 from bayeswise.networks import LayerView, Network, Params, is_elementwise
 from bayeswise.networks.curvature import (
@@ -24,7 +25,6 @@ from bayeswise.networks.curvature import (
     Backward,
     diagonal,
     full,
-    left_factors,
     right_factors_and_diagonal,
 )
 from bayeswise.weights import JointGaussian, LayerGaussians
@@ -187,10 +187,10 @@ class Kronecker:
         elementwise = [name for name in done.rows if f"{name}/diagonal" in sums]
         right, squares = right_factors_and_diagonal(done, batch.columns, elementwise)
         right |= known
-        for name, left in left_factors(batch.done.without(*elementwise)).items():
-            sums[f"{name}/left"] += left
+        for name, x in batch.done.without(*elementwise).rows.items():
+            GramSum(sums[f"{name}/left"]).add_(x)
             sums[f"{name}/right"] += right[name]
-            sums[f"{name}/rows"] += batch.done.rows[name].shape[-2]
+            sums[f"{name}/rows"] += x.shape[-2]
         for name in elementwise:
             sums[f"{name}/diagonal"] += squares[name]
 
@@ -205,6 +205,7 @@ class Kronecker:
                 layers[name] = DiagonalGaussian(squares, inner(precision[name], mean))
                 continue
             left, right, rows = (sums[f"{name}/{part}"] for part in ("left", "right", "rows"))
+            left = GramSum(left).total()
             left = _apart(left, rows) if self.bias == "apart" else left
             layers[name] = KroneckerGaussian.of(left, right, rows, inner(precision[name], left))
         return LayerGaussians(means, {}, None, link, layers)

@@ -26,7 +26,7 @@ from typing import Protocol
 import torch
 from torch import Generator, Tensor
 
-from bayeswise.linalg import GramSum, first_alike, gram, is_picks, merged, scattered
+from bayeswise.linalg import GramSum, first_alike, is_picks, merged, scattered
 from bayeswise.networks.network import Network, Params
 from bayeswise.networks.signals import by_call, recorded
 
@@ -206,11 +206,6 @@ def _by_example(parts: list[Tensor], examples: int, name: str) -> Tensor:
 
 
 # --------------------------------------------------------------------------- sums over the rows of one batch
-
-
-def left_factors(done: Backward) -> dict[str, Tensor]:
-    """Σ x xᵀ of every layer, (…, I, I)."""
-    return {name: gram(x) for name, x in done.rows.items()}
 
 
 def right_factors(done: Backward, columns: Iterator[Tensor]) -> dict[str, Tensor]:
