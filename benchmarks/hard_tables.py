@@ -3,9 +3,9 @@ r"""Tables on which methods break, with `BALI()` as it is: five of them, each be
     OMP_NUM_THREADS=1 python benchmarks/hard_tables.py --out benchmarks/results/scripts/hard_tables.jsonl
 
 Each is made with a fixed seed: a rank-deficient one, one of 20 rows, one of 500 columns, one whose target has
-outliers, one with 2 % of positives. Every table trains in float32 and, with the same noise, in float64;
-`float32` is the largest difference of their predictive means in predictive standard deviations. RMSE is
-compared with RidgeCV's, the negative log-likelihood with LogisticRegressionCV's, on 2,000 new rows.
+outliers, one with 2 % of positives. Every table is given in float32 and, the same numbers and the same noise,
+in float64; `float32` is the largest difference of their predictive means in predictive standard deviations.
+RMSE is compared with RidgeCV's, the negative log-likelihood with LogisticRegressionCV's, on 2,000 new rows.
 `cautions` is what summary() warns of.
 """
 
@@ -101,13 +101,13 @@ def judged(name: str, seed: int) -> dict:
     x = (x - x[:n].mean(0)) / np.where(scale > 1e-9, scale, 1.0)
     classes = y.dtype.kind == "i"
     train, test = (x[:n], y[:n]), (x[n:], y[n:])
-    target = torch.from_numpy(train[1])
-    narrow = target if classes else target.float()
-    new = torch.from_numpy(test[0])
+    inputs, target = torch.from_numpy(train[0]).float(), torch.from_numpy(train[1])
+    target = target if classes else target.float()
+    new = torch.from_numpy(test[0]).float()
     with one_noise():
-        posterior, seconds = fitted(torch.from_numpy(train[0]).float(), narrow, classes, seed)
-        wide, _ = fitted(torch.from_numpy(train[0]), target, classes, seed)
-        found, exact = posterior.predict(new.float()), wide.predict(new)
+        posterior, seconds = fitted(inputs, target, classes, seed)
+        wide, _ = fitted(inputs.double(), target if classes else target.double(), classes, seed)
+        found, exact = posterior.predict(new), wide.predict(new.double())
         found.draws, exact.draws  # noqa: B018 - drawn here
     far = ((found.mean.double() - exact.mean).abs() / exact.std).max()
     line = {"table": name, "rows": n, "columns": x.shape[1], "seed": seed, "seconds": round(seconds, 1)}

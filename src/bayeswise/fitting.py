@@ -6,6 +6,7 @@ import operator
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -20,6 +21,7 @@ from bayeswise.identity import identity as run_identity
 from bayeswise.likelihoods import Gaussian, Likelihood
 from bayeswise.linalg import NumericalWarning
 from bayeswise.methods import BALI, Method
+from bayeswise.methods.protocol import Refines
 from bayeswise.networks import Network, Select, discover, evaluating
 from bayeswise.posterior import Posterior, prepared_inputs
 from bayeswise.problem import Problem, Units
@@ -93,14 +95,25 @@ def fit(
         method = _continued(method, prior, likelihood, standardise, checkpoint)
     source = _source(data, batch_size, members)
     network = _network(model, source, select, members)
-    rows, problem = _prepared(source, network, likelihood, method, batch_size, members, standardise, prior)
+    prepared = partial(
+        _prepared,
+        likelihood=likelihood,
+        method=method,
+        batch_size=batch_size,
+        members=members,
+        standardise=standardise,
+        prior=prior,
+    )
+    rows, problem = prepared(source, network)
     _warn_half(model, source)
     _warn_coarse(problem)
     _warn_fixed(network, method)
     checkpoints = Checkpoints(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
-    method, chosen = settled(method, problem, rows, seed, progress, checkpoints)
-    identity = None if checkpoints is None else run_identity(method, problem, rows, seed)
-    state = train(method, problem, rows, seed, progress, callbacks, checkpoints, identity)
+    finer = _finer(method, problem, model, source, select)
+    fine_rows, fine = (rows, problem) if finer is None else prepared(*finer)
+    method, chosen = settled(method, fine, fine_rows, seed, progress, checkpoints)
+    identity = None if checkpoints is None else run_identity(method, fine, fine_rows, seed)
+    state = train(method, fine, fine_rows, seed, progress, callbacks, checkpoints, identity)
     posterior = method.posterior(problem, state, rows)
     _warn_rescues(posterior)
     notes = cautions(rows) + chosen + posterior.notes + _fixed_note(posterior)
@@ -213,6 +226,20 @@ def _example_inputs(source: Any, members: int | None) -> Tensor:
         return LoaderRows(source, lambda x, y: (torch.as_tensor(x), y)).example[0]
     x = source[0] if members is None else source[0][0]
     return x[:EXAMPLE]
+
+
+def _finer(
+    method: Method[Any], problem: Problem, model: nn.Module, source: Any, select: Select
+) -> tuple[tuple[Tensor, Tensor], Network] | None:
+    """The rows and the network in float64, where the method wants them so and the model can run so."""
+    pair = isinstance(source, tuple) and source[0].dtype == torch.float32
+    if not (pair and isinstance(method, Refines) and method.refines(problem)):
+        return None
+    try:
+        x = source[0].double()
+        return (x, source[1]), _network(model, (x, source[1]), select, problem.members)
+    except (TypeError, ValueError):  # a device or a module that knows float32 alone
+        return None
 
 
 def _prepared(

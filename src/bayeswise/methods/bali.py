@@ -47,7 +47,7 @@ from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import Each, all_positive, each, layer_of_start, repeated, widened
 from bayeswise.methods.protocol import Batch, Data, Info, Steps, Trials
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
-from bayeswise.methods.tuning import Tuning, tuned
+from bayeswise.methods.tuning import Tuning, tuned, weights
 from bayeswise.methods.updates import NaturalUpdate, Targets, Update, empty_stats
 from bayeswise.networks import LayerView, LocalNoise, layer_signals
 from bayeswise.posterior import Posterior
@@ -58,6 +58,7 @@ from bayeswise.weights import Layerwise, LayerwiseDrawn, Mixture
 Find = Callable[[DiagonalPrior, Any, str], MatrixNormalInverseWishart]
 STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
 WIDE = 200  # inputs of the first layer from which means move instead of statistics
+FEW = 1000  # rows up to which a small network trains in float64
 NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
 POSITIVE = (
     "step_size steps noise_floor hidden_noise_floor initial_scale bias_scale members temperature".split()
@@ -120,10 +121,9 @@ class BALI:
             raise ValueError(f"BALI: effective is N_eff / N and must be positive, not {self.effective}")
         if self.dof < 0:
             raise ValueError(f"BALI: dof is u0 and must not be negative, not {self.dof}")
-        if self.start not in ("draw", "model"):
-            raise ValueError(f'BALI: start is "draw" or "model", not {self.start!r}')
-        if self.noise not in ("mode", "drawn"):
-            raise ValueError(f'BALI: noise is "mode" or "drawn", not {self.noise!r}')
+        for name, (one, two) in {"start": ("draw", "model"), "noise": ("mode", "drawn")}.items():
+            if getattr(self, name) not in (one, two):
+                raise ValueError(f'BALI: {name} is "{one}" or "{two}", not {getattr(self, name)!r}')
 
     @property
     def standardises(self) -> bool:
@@ -169,6 +169,10 @@ class BALI:
         """Whether something is left to choose: not where a number of steps is given."""
         return self.steps is None
 
+    def refines(self, problem: Problem) -> bool:
+        """Small networks of few rows train in float64: thousands of steps enlarge what rounding leaves."""
+        return problem.n <= FEW and weights(problem.network) <= self.tuning.small
+
     def init(self, problem: Problem, data: Data, rng: Generator) -> BALIState:
         """Zero averages, and starting weights."""
         given, problem = problem, widened(problem, self.starts, data.example[0])
@@ -213,8 +217,7 @@ class BALI:
         residual = self._updated_residual(problem, state.residual, y, signals.output, rate)
         rescues = sum((q.jitter.count_nonzero() for q in posteriors.values()), start=state.rescues)
         new = BALIState(state.step + 1, bias, layers, state.start, residual, rescues)
-        log_lik = signals.log_lik.mean(-1)  # (E·S,) or ()
-        log_lik = log_lik if self.starts == 1 else log_lik.reshape(self.starts, *lead).mean(0)
+        log_lik = signals.log_lik.mean(-1).reshape(self.starts, *lead).mean(0)  # (S,) or ()
         return new, self._info(problem, posteriors, log_lik, rescues, rate)
 
     def posterior(self, problem: Problem, state: BALIState, data: Data) -> Posterior:
@@ -378,8 +381,8 @@ class BALI:
         self, problem: Problem, posteriors: Layers, log_lik: Tensor, rescues: Tensor, rate: float | Tensor
     ) -> Info:
         def details() -> dict[str, float]:
-            fastest = float(rate.max()) if isinstance(rate, Tensor) else rate
             priors = {s.view.name: s.prior for s in self.settings(problem)}
+            fastest = float(rate.max()) if isinstance(rate, Tensor) else rate
             own = {"rescues": float(rescues), "rate": fastest}
             return own | layer_figures(priors, posteriors, problem.lead)
 

@@ -106,6 +106,15 @@ class Renews(Protocol):
         ...
 
 
+@runtime_checkable
+class Refines(Protocol):
+    """A method that may train in float64, whatever the precision of the model and its rows."""
+
+    def refines(self, problem: Problem) -> bool:
+        """Whether this problem is worth it."""
+        ...
+
+
 S = TypeVar("S")
 
 
