@@ -147,8 +147,7 @@ class BALI:
     @property
     def length(self) -> int:
         """How many steps a run has: the most that a member has."""
-        steps = self.steps or STEPS
-        return max(steps) if isinstance(steps, tuple) else steps
+        return max(self.steps) if isinstance(self.steps, tuple) else self.steps or STEPS
 
     @property
     def alpha(self) -> Each:
@@ -189,10 +188,10 @@ class BALI:
             n_eff, prior = problem.effective_rows(self.fraction(problem)), self.layer_prior(problem, first)
             mean = known_inputs(given, self.starts, first, data)
             layers[first.name] = informed(first, problem, rule, prior, mean, n_eff)
-        needs_residual = problem.is_regression and network.output_layer is None
-        residual = empty_stats(shape_of(problem, (), 0, network.outputs)) if needs_residual else None
-        bias = problem.lead if isinstance(self.steps, tuple) else ()
-        bias = torch.zeros(bias, dtype=torch.float64, device=network.device)
+        apart = problem.is_regression and network.output_layer is None  # no layer has the noise
+        residual = empty_stats(shape_of(problem, (), 0, network.outputs)) if apart else None
+        lengths = problem.lead if isinstance(self.steps, tuple) else ()  # each member may have its own
+        bias = torch.zeros(lengths, dtype=torch.float64, device=network.device)
         return BALIState(step, bias, layers, start, residual, step.clone())
 
     def step(
@@ -217,7 +216,8 @@ class BALI:
         residual = self._updated_residual(problem, state.residual, y, signals.output, rate)
         rescues = sum((q.jitter.count_nonzero() for q in posteriors.values()), start=state.rescues)
         new = BALIState(state.step + 1, bias, layers, state.start, residual, rescues)
-        log_lik = signals.log_lik.mean(-1).reshape(self.starts, *lead).mean(0)  # (S,) or ()
+        log_lik = signals.log_lik.mean(-1)  # (E·S,) or ()
+        log_lik = log_lik if self.starts == 1 else log_lik.reshape(self.starts, *lead).mean(0)
         return new, self._info(problem, posteriors, log_lik, rescues, rate)
 
     def posterior(self, problem: Problem, state: BALIState, data: Data) -> Posterior:

@@ -77,7 +77,8 @@ def layer_signals(
         f, tape, points = recorded(network, params, x, lead, noise)
         row_log_lik = log_lik(f)  # (…, B)
         flat = [point for name in points for point in points[name]]
-        grads = iter(torch.autograd.grad(row_log_lik.sum(), flat, allow_unused=True, materialize_grads=True))
+        ones = torch.ones_like(row_log_lik)  # of Σ log p
+        grads = iter(torch.autograd.grad(row_log_lik, flat, ones, allow_unused=True, materialize_grads=True))
     gradients = {name: [next(grads) for _ in points[name]] for name in points}
     layers = {v.name: _signal(v, tape[v.name], gradients[v.name], lead) for v in network.layers}
     return Signals(f.detach(), row_log_lik.detach(), layers)
