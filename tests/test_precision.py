@@ -1,6 +1,8 @@
-"""Small networks of few rows train in float64, whatever the precision of the rows."""
+"""Where BALI chooses, small networks of few rows train in float64, whatever the precision of the rows."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +12,8 @@ import bayeswise as bw
 from bayeswise.methods import bali
 
 N, INPUTS = 60, 5
-METHOD = bw.BALI(steps=40, members=2)
+TUNING = bw.Tuning(lengths=(20,), rows=160 * N, shares=(1.0, 0.25), straight_shares=())
+METHOD = bw.BALI(tuning=TUNING, members=2)
 
 
 def table(n: int = N) -> tuple[Tensor, Tensor]:
@@ -62,13 +65,8 @@ def test_float32_rows_give_the_posterior_of_the_same_numbers_in_float64() -> Non
     assert network()[0].weight.dtype == torch.float32
 
 
-def test_a_choice_is_made_in_float64_too() -> None:
-    x, y = table()
-    own = bw.BALI(tuning=bw.Tuning(lengths=(20,), shares=(1.0, 0.25), straight_shares=()))
-    coarse = bw.fit(network(), (x, y), bw.Gaussian(), own, progress=False)
-    fine = bw.fit(network().double(), (x.double(), y.double()), bw.Gaussian(), own, progress=False)
-    means = [{name: q.mean for name, q in p.weights.parts[0].layers.items()} for p in (coarse, fine)]
-    assert all(torch.equal(mean, means[1][name]) for name, mean in means[0].items())
+def test_what_is_given_trains_in_the_precision_of_the_rows() -> None:
+    assert trained_in(network(), *table(), bw.BALI(steps=2)) == torch.float32
 
 
 @pytest.mark.parametrize(("rows", "wanted"), [(40, torch.float64), (41, torch.float32)])
@@ -80,14 +78,14 @@ def test_many_rows_stay_in_their_precision(monkeypatch, rows: int, wanted: torch
 def test_large_networks_stay_in_their_precision() -> None:
     weights = (INPUTS + 1) * 7 + 8
     for small, wanted in ((weights, torch.float64), (weights - 1, torch.float32)):
-        method = bw.BALI(steps=2, tuning=bw.Tuning(small=small))
+        method = bw.BALI(tuning=replace(TUNING, small=small))
         assert trained_in(network(), *table(), method) == wanted
 
 
 def test_a_model_that_knows_float32_alone_is_trained_in_float32() -> None:
-    posterior = bw.fit(OnlyFloat32(), table(), bw.Gaussian(), bw.BALI(steps=5), progress=False)
+    posterior = bw.fit(OnlyFloat32(), table(), bw.Gaussian(), METHOD, progress=False)
     assert posterior.predict(table()[0]).mean.isfinite().all()
-    assert trained_in(OnlyFloat32(), *table(), bw.BALI(steps=2)) == torch.float32
+    assert trained_in(OnlyFloat32(), *table(), METHOD) == torch.float32
 
 
 def test_other_methods_keep_the_precision_of_the_rows() -> None:

@@ -58,7 +58,7 @@ from bayeswise.weights import Layerwise, LayerwiseDrawn, Mixture
 Find = Callable[[DiagonalPrior, Any, str], MatrixNormalInverseWishart]
 STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
 WIDE = 200  # inputs of the first layer from which means move instead of statistics
-FEW = 1000  # rows up to which a small network trains in float64
+FEW = 1000  # rows up to which a small network is tuned and trained in float64
 NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
 POSITIVE = (
     "step_size steps noise_floor hidden_noise_floor initial_scale bias_scale members temperature".split()
@@ -169,8 +169,8 @@ class BALI:
         return self.steps is None
 
     def refines(self, problem: Problem) -> bool:
-        """Small networks of few rows train in float64: thousands of steps enlarge what rounding leaves."""
-        return problem.n <= FEW and weights(problem.network) <= self.tuning.small
+        """What is chosen from few rows, and trained, is in float64: choices hang on what rounding leaves."""
+        return self.open and problem.n <= FEW and weights(problem.network) <= self.tuning.small
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> BALIState:
         """Zero averages, and starting weights."""
