@@ -48,3 +48,13 @@ def test_labels_that_no_file_holds_are_refused_before_it_is_written(tmp_path):
     with pytest.raises(TypeError, match="labels of type datetime64 cannot be saved; use strings or numbers"):
         model.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("kind", [BayesianRegressor, BayesianClassifier])
+def test_dates_among_other_cells_are_found(kind):
+    model, y = kind(method=bw.BALI(steps=5)), np.arange(40) % 2
+    days = DAYS.astype("datetime64[ns]")
+    for cells in (days, days - days[0]):
+        mixed = [[float(i), cell] for i, cell in enumerate(cells)]
+        with pytest.raises(TypeError, match="^X holds (dates|durations)"):
+            model.fit(mixed, y)

@@ -1,10 +1,12 @@
 """Predictions from Gaussian outputs, against integrals."""
 
 import math
+import pickle
 
 import pytest
 import torch
-from torch import Tensor
+import torch.distributions as td
+from torch import Tensor, nn
 
 import bayeswise as bw
 from bayeswise.linearised import (
@@ -195,3 +197,26 @@ def test_yes_or_no_labels_together_are_as_likely_as_under_draws(link: str):
     torch.testing.assert_close(found, wanted, rtol=1e-10, atol=0)
     apart = torch.where(y > 0, p.mean(0), 1 - p.mean(0)).prod(-1).log()
     assert float((found - apart).abs().max()) > 0.05
+
+
+def test_predictions_can_be_pickled():
+    """Processes hand them to one another."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 2), torch.randn(20, 3)
+    method = bw.Laplace(precision=1.0, first=bw.MAP(steps=5))
+    posterior = bw.fit(model, (x, (x[:, 0] > 0).long()), bw.Categorical(), method, progress=False)
+    found = posterior.predict(x)
+    again = pickle.loads(pickle.dumps(found))
+    assert torch.equal(again.mean, found.mean)
+    assert torch.equal(again.sample(3), found.sample(3))
+
+
+def test_several_yes_no_labels_have_one_joint_distribution():
+    """Labels of a row depend on one another by the network: `distribution` says so as `log_prob` does."""
+    torch.manual_seed(0)
+    model, x = nn.Linear(3, 2), torch.randn(20, 3)
+    y = (x[:, :1] > 0).float().expand(20, 2).contiguous()
+    method = bw.Laplace(precision=1.0, first=bw.MAP(steps=5))
+    found = bw.fit(model, (x, y), bw.Bernoulli(), method, progress=False).predict(x)
+    torch.testing.assert_close(found.distribution().log_prob(y), found.log_prob(y), rtol=1e-5, atol=1e-6)
+    assert not torch.allclose(td.Bernoulli(found.mean).log_prob(y).sum(-1), found.log_prob(y), atol=1e-3)

@@ -38,6 +38,10 @@ class CountedDraws:
     passes: list[int] = field(default_factory=list)
     kept = False
 
+    @property
+    def count(self) -> int:
+        return self.f.shape[-2]
+
     def blocks(self) -> Iterator[Tensor]:
         self.passes.append(1)
         yield from self.f.split(list(self.rows), -2)
@@ -318,8 +322,8 @@ def test_members_take_targets_without_a_column(rng, likelihood, rows):
     for k in range(4):
         close(got[k], likelihood.predictive(f[:, k]).log_prob(y[k]), rtol=1e-12, atol=1e-12)
     assert torch.equal(predictive.log_prob(y[..., None]), got)
-    shared = likelihood.predictive(f)
-    assert torch.equal(shared.log_prob(y[0][:, None]), shared.log_prob(y[0].expand(4, rows)))
+    for shared in (likelihood.predictive(f), predictive):  # whole, and in blocks of one row
+        assert torch.equal(shared.log_prob(y[0][:, None]), shared.log_prob(y[0].expand(4, rows)))
 
 
 def test_linearised_labels_of_members_are_those_of_each(rng):

@@ -27,6 +27,11 @@ def as_tensor(value: Any, name: str, dtype: torch.dtype | None = None) -> Tensor
         ) from None
 
 
+def _plain(own: Any) -> Any:
+    """The type of number behind one of pandas' own, nullable or sparse."""
+    return getattr(own, "numpy_dtype", getattr(own, "subtype", own))
+
+
 def _table(table: Any, name: str) -> Any:
     """The array of a table or a column; where it is one of objects, in the columns' common type of number."""
     array = table.to_numpy()
@@ -36,7 +41,7 @@ def _table(table: Any, name: str) -> Any:
     for column, own in zip(getattr(table, "columns", [name]), types, strict=True):
         if getattr(own, "kind", "O") not in NUMBERS:
             raise TypeError(f'column "{column}" holds {own}')
-    common = np.result_type(*(getattr(own, "numpy_dtype", own) for own in types))
+    common = np.result_type(*(_plain(own) for own in types))
     if common.kind != "f" and bool(table.isna().to_numpy().any()):  # only floats have a NaN
         common = np.dtype(float)
     return table.to_numpy(dtype=common, na_value=np.nan)

@@ -90,6 +90,7 @@ def fit(
     """
     method = BALI() if method is None else method
     _check_parts(model, likelihood, method)
+    select = select if select is None or callable(select) or isinstance(select, str) else tuple(select)
     batch_size, members, seed = _whole(batch_size, members, seed)
     if prior is not None:
         method = _continued(method, prior, likelihood, standardise, checkpoint)
@@ -113,7 +114,9 @@ def fit(
     fine_rows, fine = (rows, problem) if finer is None else prepared(*finer)
     method, chosen = settled(method, fine, fine_rows, seed, progress, checkpoints)
     identity = None if checkpoints is None else run_identity(method, fine, fine_rows, seed)
-    state = train(method, fine, fine_rows, seed, progress, callbacks, checkpoints, identity)
+    state = train(
+        method, fine, fine_rows, seed, progress, callbacks, checkpoints, identity, answers=(problem, rows)
+    )
     posterior = method.posterior(problem, state, rows)
     _warn_rescues(posterior)
     notes = cautions(rows) + chosen + posterior.notes + _fixed_note(posterior)
@@ -236,10 +239,16 @@ def _finer(
     if not (pair and isinstance(method, Refines) and method.refines(problem)):
         return None
     try:
-        x = source[0].double()
-        return (x, source[1]), _network(model, (x, source[1]), select, problem.members)
-    except (TypeError, ValueError):  # a device or a module that knows float32 alone
+        fine = source[0].double(), source[1]
+        network = _network(model, fine, select, problem.members)
+    except Exception:  # whatever the model raises, it knows float32 alone: in that it has just run
         return None
+    alike = _structure(network) == _structure(problem.network)  # not where its forward pass casts
+    return (fine, network) if alike else None
+
+
+def _structure(network: Network) -> tuple[Any, ...]:
+    return [layer.name for layer in network.layers], network.outputs, network.output_layer
 
 
 def _prepared(

@@ -268,7 +268,10 @@ class GaussianLabels:
         return self.likelihood.moment_matched(f)
 
     def mixture(self, f: Tensor) -> td.Distribution:
-        """Labels with the mean probabilities."""
+        """Labels with the mean probabilities; several yes/no labels of a row by draws, as in `log_prob`."""
+        if self.event_dim and unpacked(f)[0].shape[-1] > 1:
+            drawn = self.noise.drawn(*unpacked(f.double()))  # those that `log_prob` sees
+            return self.likelihood.mixture(drawn.to(f.dtype))
         mean = self.mean(f)
         return td.Independent(td.Bernoulli(mean), 1) if self.event_dim else td.Categorical(probs=mean)
 

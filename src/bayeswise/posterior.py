@@ -80,9 +80,7 @@ class Posterior:
         assert link is not None
         draws = KeptDraws(torch.cat(list(source.blocks()), -2)) if source.bytes <= memory else source
         noise = Noise(functions.n, functions.seed)
-        return LinearisedPredictive(
-            self.likelihood(functions), draws, link, noise, lambda own: Functions(self, own.n, own.seed)(x)
-        )
+        return LinearisedPredictive(self.likelihood(functions), draws, link, noise, CoherentOutputs(self, x))
 
     def function_covariance(self, x: Any) -> Tensor:
         """The covariance (…, B·O, B·O) of all outputs at all rows together; row by row, output by output.
@@ -273,14 +271,31 @@ class RowBlocks:
 
     functions: Functions
     x: Tensor
-    rows: int
+    rows: int  # of a block
     kept = False
+
+    @property
+    def count(self) -> int:
+        """All rows."""
+        return self.x.shape[len(self.functions.posterior.problem.lead)]
 
     def blocks(self) -> Iterator[Tensor]:
         """The outputs (n, …, b, O) of each block of rows, in parts that leave room for temporaries."""
         lead = len(self.functions.posterior.problem.lead)
         for block in self.x.split(self.rows, dim=lead):
             yield from KeptDraws(self.functions(block)).blocks()
+
+
+@dataclass(frozen=True, eq=False)
+class CoherentOutputs:
+    """Outputs of whole functions at some rows."""
+
+    posterior: Posterior
+    x: Tensor
+
+    def __call__(self, noise: Noise) -> Tensor:
+        """Those of as many functions as the noise has draws, (n, …, B, O)."""
+        return Functions(self.posterior, noise.n, noise.seed)(self.x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -291,6 +306,11 @@ class GaussianRows:
     x: Tensor
     memory: int  # bytes
     kept = False
+
+    @property
+    def count(self) -> int:
+        """All rows."""
+        return self.x.shape[len(self.posterior.problem.lead)]
 
     @property
     def _marginal(self) -> bool:

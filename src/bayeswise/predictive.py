@@ -32,6 +32,11 @@ class Draws(Protocol):
         """Whether the outputs are in memory; otherwise every new statistic computes them again."""
         ...
 
+    @property
+    def count(self) -> int:
+        """B, the rows of all blocks."""
+        ...
+
     def blocks(self) -> Iterator[Tensor]:
         """The outputs (S, ..., b, O) in the order of the rows, split along the row axis -2."""
         ...
@@ -43,6 +48,11 @@ class KeptDraws:
 
     f: Tensor
     kept = True
+
+    @property
+    def count(self) -> int:
+        """B."""
+        return self.f.shape[-2]
 
     def blocks(self) -> Iterator[Tensor]:
         """Views of a few rows each, so that temporaries stay small."""
@@ -246,7 +256,7 @@ class Predictive:
 
     def _targets(self, y: Tensor, f: Tensor) -> Tensor:
         """The likelihood's targets; y (..., B) beside draws f (S, ..., b, O) has no axis of outputs yet."""
-        rows = y.shape[:-1] == f.shape[1:-2] and y.shape[-1:] >= f.shape[-2:-1]
+        rows = y.shape == (*f.shape[1:-2], self._source.count)
         flat = rows and (self.likelihood.event_dim == 0 or f.shape[-1] == 1)
         return self.likelihood.targets(y[..., None] if flat else y, f.shape[-1])
 

@@ -86,11 +86,13 @@ def train(
     checkpoints: Checkpoints | None = None,
     identity: dict[str, Any] | None = None,
     what: str | None = None,
+    answers: tuple[Problem, Rows] | None = None,
 ) -> Any:
     """Carry out a method's plan and return its last state.
 
     A run with checkpoints that was interrupted goes on where its newest complete checkpoint stands, and ends
-    with the same bits; `identity` says what must agree for that. `what` names the progress bar.
+    with the same bits; `identity` says what must agree for that. `what` names the progress bar. `answers` is
+    what posteriors are made of that callbacks ask for, where the run itself is in a finer precision.
     """
     with torch.inference_mode(False), evaluating(problem.network.module):
         rng = Generator(problem.network.device).manual_seed(derived_seed(seed, 1))
@@ -99,6 +101,7 @@ def train(
         if keeper is not None:
             _warn_stream(rows)
             keeper.resume(run)
+        seen, seen_rows = answers or (problem, rows)
         plan = method.plan(problem)
         if isinstance(plan, Passes):
             total, batches = plan.n * sum(1 for _ in rows.ordered()), _ordered(rows, run)
@@ -108,7 +111,7 @@ def train(
             desc=what, total=total, initial=run.step, disable=not progress, delay=1, unit="step"
         ) as bar:
             for info in _steps(method, problem, rows, run, batches, total):
-                now = Progress(run.step, total, info, lambda: method.posterior(problem, run.state, rows))
+                now = Progress(run.step, total, info, lambda: method.posterior(seen, run.state, seen_rows))
                 run.stopped = any([bool(callback(now)) for callback in callbacks])
                 _show(bar, info)
                 if keeper is not None:

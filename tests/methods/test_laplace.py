@@ -532,3 +532,33 @@ def test_float32_keeps_the_direction_that_a_softmax_does_not_see():
     wanted = exact.predict(x[:B]).covariance
     found = coarse.predict(x[:B].float()).covariance.double()
     assert float((found - wanted).abs().max() / wanted.abs().max()) < 1e-4
+
+
+def test_a_wide_layer_has_the_eigenvectors_of_all_its_inputs():
+    """One triangle of Σ x xᵀ is added up by blocks, batch by batch; the Gaussian is that of the whole."""
+    torch.manual_seed(0)
+    x, model = torch.randn(64, 300, dtype=torch.float64), nn.Linear(300, 2).double()
+    y = model(x).detach() + 0.1 * torch.randn(64, 2, dtype=torch.float64)
+    method = bw.Laplace(precision=3.0)
+    found: Any = bw.fit(model, (x, y), bw.Gaussian(0.5), method, batch_size=16, progress=False)
+    rows = torch.cat([x, torch.ones(64, 1, dtype=torch.float64)], 1)
+    wanted = torch.linalg.inv(rows.mT @ rows / 0.5 + 3.0 * torch.eye(301, dtype=torch.float64))
+    layer = found.weights.layers[""]
+    got = (layer.left * layer.variance[:, :1].mT) @ layer.left.mT
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-11)
+
+
+def test_a_spread_that_loses_the_training_labels_is_cautioned():
+    """A network that is sure of its rows, with a precision under which it is not."""
+    torch.manual_seed(0)
+    x = torch.randn(200, 40)
+    y = (x[:, 0] > 0).long()
+    model = nn.Sequential(nn.Linear(40, 50), nn.ReLU(), nn.Linear(50, 2))
+    found = bw.fit(model, (x, y), bw.Categorical(), bw.Laplace(first=bw.MAP(steps=400)), progress=False)
+    lost = [note for note in found.notes if "nats less likely than under the weights alone" in note]
+    told = -float(found.predict(x[:64], 64).log_prob(y[:64]).mean())
+    assert told > 0.1 and len(lost) == 1 and "bw.Validation()" in lost[0]
+    given = bw.Laplace(first=bw.MAP(steps=400), precision=1.0)
+    assert not [
+        n for n in bw.fit(model, (x, y), bw.Categorical(), given, progress=False).notes if "nats" in n
+    ]

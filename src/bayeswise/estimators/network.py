@@ -335,7 +335,10 @@ def _dtypes(values: Any, what: str) -> Iterable[tuple[str, Any]]:
     """What the columns of a table are, or what everything in an array is."""
     if not hasattr(values, "iloc"):
         with naming(what):
-            return [(what, np.asarray(values).dtype)]
+            array = np.asarray(values)
+        if array.dtype != object:
+            return [(what, array.dtype)]
+        return [(what, cell.dtype) for cell in array.flat if isinstance(cell, np.generic)]
     if values.ndim == 1:
         return [(what, values.dtype)]
     names = (f"{what}: column {name!r}" for name in values.columns)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -23,6 +23,7 @@ from bayeswise.linalg import NumericalError, logdet, safe_cholesky
 from bayeswise.linearised import Link
 from bayeswise.methods.accounts import words
 from bayeswise.methods.members import Each
+from bayeswise.methods.protocol import Data
 from bayeswise.methods.structures import Structure
 from bayeswise.networks import Params
 from bayeswise.posterior import Posterior
@@ -36,6 +37,8 @@ SMALLEST, LARGEST = 1e-10, 1e12  # δ stays between
 CANDIDATES = tuple(10.0 ** (k / 3) for k in range(-12, 13))  # 1e-4 … 1e4
 FREE = 0.01  # of N O stays undetermined at least: γ of an approximate curvature may exceed it
 CROWDED = 0.5  # γ / (N O) from which precision and noise are doubtful (docs/methods/laplace.md has the data)
+SPREAD = 0.1  # nats by which labels that were trained on may be less likely than under the weights alone
+ASKED = 64  # such rows that are looked at, by as many draws
 KNOWN = 0.7  # γ / P from which held-out rows hardly tell one precision from another
 
 
@@ -221,6 +224,20 @@ def doubts(fit: Fit, weights: Weights, prior: Evidence | Fixed) -> tuple[str, ..
             "precision from another: held-out rows may choose one that is far away, at little difference",
         )
     return ()
+
+
+def doubted(found: Posterior, prior: Any, fit: Fit, data: Data) -> Posterior:
+    """With a caution where labels that were trained on are lost by the spread that the evidence chose."""
+    if not isinstance(prior, Evidence) or fit.problem.is_regression:
+        return found
+    (x, y), some = data.example, (*[slice(None)] * fit.log_lik.dim(), slice(ASKED))
+    told = found.predict(x[some], ASKED).log_prob(y[some]).double().mean(-1)  # (…,)
+    lost = float((fit.log_lik / fit.problem.n - told).max())
+    if lost <= SPREAD:
+        return found
+    why = f"caution: rows that were trained on are {lost:.2f} nats less likely than under the weights alone"
+    what = "the evidence's precision is too small here; use bw.Validation(), or a larger number"
+    return replace(found, notes=(f"{why}: {what}", *found.notes))
 
 
 def notes(fit: Fit, weights: Weights, delta: Mapping[str, Tensor]) -> tuple[str, ...]:

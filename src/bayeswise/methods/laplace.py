@@ -26,6 +26,7 @@ from bayeswise.methods.evidence import (
     Fit,
     Fixed,
     Validation,
+    doubted,
     in_units,
     judged,
     tuned,
@@ -229,7 +230,7 @@ class Laplace:
             evidence = in_units(found.log_evidence, own.units, own.n, self.temperature)
             return Posterior(every, weights, "Laplace", notes, 0, 0, evidence)
 
-        return self._judged(own, under)
+        return doubted(self._judged(own, under), self.precision, fit, data)
 
     def _fit(self, own: Problem, state: LaplaceState) -> Fit:
         """The chosen layers' weights with the curvature around them."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from bayeswise.arrays import as_tensor
 from bayeswise.data import BATCH
 from bayeswise.methods.structures import Diagonal, Full, Kronecker, LayerSize, Sizes, Structure
 from bayeswise.methods.subsets import layer_names
@@ -23,7 +24,7 @@ from bayeswise.networks import (
     row_counts,
 )
 from bayeswise.networks.curvature import GaussNewton
-from bayeswise.posterior import as_tensor, prepared_inputs
+from bayeswise.posterior import prepared_inputs
 
 if TYPE_CHECKING:
     from bayeswise.methods.laplace import Laplace

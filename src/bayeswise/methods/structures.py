@@ -187,7 +187,7 @@ class Kronecker:
         elementwise = [name for name in done.rows if f"{name}/diagonal" in sums]
         right, squares = right_factors_and_diagonal(done, batch.columns, elementwise)
         right |= known
-        for name, x in batch.done.without(*elementwise).rows.items():
+        for name, x in batch.done.without(*elementwise).rows.items():  # of the left factor one triangle
             GramSum(sums[f"{name}/left"]).add_(x)
             sums[f"{name}/right"] += right[name]
             sums[f"{name}/rows"] += x.shape[-2]
@@ -205,7 +205,6 @@ class Kronecker:
                 layers[name] = DiagonalGaussian(squares, inner(precision[name], mean))
                 continue
             left, right, rows = (sums[f"{name}/{part}"] for part in ("left", "right", "rows"))
-            left = GramSum(left).total()
             left = _apart(left, rows) if self.bias == "apart" else left
             layers[name] = KroneckerGaussian.of(left, right, rows, inner(precision[name], left))
         return LayerGaussians(means, {}, None, link, layers)

@@ -123,6 +123,8 @@ class Tuning:
             values = getattr(self, name)
             if not isinstance(values, tuple) or not all(value > 0 for value in values):
                 raise ValueError(f"Tuning: {name} is a tuple of positive numbers, not {values}")
+        if list(self.lengths) != sorted(self.lengths):
+            raise ValueError(f"Tuning: lengths go from the shortest to the longest, not {self.lengths}")
         if not self.straight > 0:
             raise ValueError(f"Tuning: straight is a positive scale of the biases, not {self.straight}")
         for name in ("worth", "label_worth"):
@@ -323,21 +325,27 @@ def _tempered(
 ) -> tuple[Tensor, Tensor]:
     """The likelihoods of held-out rows (…, R) at the best of the temperatures (…,).
 
-    Every fourth is tried, then those between the best and its neighbours, nearer and nearer.
+    Every fourth is tried, then those between the best and its neighbours, nearer and nearer: of each split
+    its own, whatever others try.
     """
-    weights, tried = posterior.weights, {}  # rows (…, R) by the temperature's place
+    weights, size = posterior.weights, len(scales)
     assert isinstance(weights, Layerwise | Mixture)
-    best = torch.zeros(())
+    tried: dict[int, Tensor] = {}  # rows (…, R) by the temperature's place
+    way: dict[int, Tensor | bool] = {}  # whether a split comes by that place (…,)
+    best: Tensor | None = None
     for stride in STRIDES:
-        near = _beside(best, stride, len(scales)) if tried else range(0, len(scales), stride)
-        for k in near:
+        for k in range(0, size, stride) if best is None else _beside(best, stride, size):
             if k not in tried:
                 tried[k] = trials.log_lik(replace(posterior, weights=weights.tempered(scales[k])))
+            way[k] = way.get(k, False) | (True if best is None else (best - k).abs() == stride)
         places = sorted(tried)
         found = torch.stack([tried[k] for k in places])  # (C, …, R)
-        chosen = largest(found.mean(-1))  # (…,)
+        mean = found.mean(-1)  # (C, …)
+        own = [torch.as_tensor(way[k], device=mean.device).expand(mean.shape[1:]) for k in places]
+        chosen = largest(mean.where(torch.stack(own), -torch.inf))  # (…,)
         best = torch.tensor(places, device=chosen.device)[chosen]
-    if not bool(found.mean(-1).isfinite().any(0).all()):
+    assert best is not None  # there are strides
+    if not bool(mean.isfinite().any(0).all()):
         raise NumericalError("the held-out rows have no likelihood at any temperature")
     return taken(found, chosen), best
 
