@@ -446,3 +446,14 @@ def test_the_best_temperature_is_found_by_a_few_trials(peaks: tuple[int, int], m
     assert best.tolist() == list(peaks)
     assert rows.tolist() == [[0.0] * 3] * 2
     assert len(set(trials.asked)) == len(trials.asked) <= most
+
+
+def test_a_split_finds_the_temperature_that_it_finds_alone():
+    """The narrow peak at 17 lies on the way of the second split only, though it would be the first's best."""
+    first = [-abs(k - 8) / 7.0 + (9.0 if k == 17 else 0.0) for k in range(23)]
+    second = [-abs(k - 17) / 7.0 for k in range(23)]
+    posterior = bw.Posterior(None, Warm({}, None, None), "BALI", ())  # type: ignore[arg-type]
+    both = torch.tensor([[[a] * 3, [b] * 3] for a, b in zip(first, second, strict=True)])
+    alone = torch.tensor([[[a] * 3] for a in first])
+    assert _tempered(posterior, range(23), Asked(both, 2))[1].tolist() == [8, 17]
+    assert _tempered(posterior, range(23), Asked(alone, 1))[1].tolist() == [8]
