@@ -32,6 +32,7 @@ COLORS = {
 }
 SPARE = (*COLORS.values(), pen.INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+TICKS = 5  # of a lower axis, whose numbers may be long
 FAR = 5.0  # middle halves from which a mean is drawn at the edge
 
 
@@ -91,6 +92,7 @@ def dots(dataset: str, found: Sequence[Run], names: tuple[str, ...] = ("rmse", "
             _draw_target(ax, dataset, name)
             better = "higher" if metric(name).badness is higher else "lower"
             ax.set_xlabel(f"{metric(name).label} ({better} is better)")
+            ax.locator_params(axis="x", nbins=TICKS)
         axes[0].set_title(plain(place))
         for ax in axes[1:]:
             ax.tick_params(labelleft=False)
