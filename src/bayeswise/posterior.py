@@ -25,7 +25,7 @@ from bayeswise.weights import Curved, WeightDistribution
 
 MEMORY = 2**30  # bytes that the draws of a prediction may take
 DRAWS = 256
-CHUNK_NUMBERS = 2**24  # weights held at once; the draws depend on it
+CHUNK_NUMBERS = 2**22  # weights drawn at once, with a few copies; the draws depend on it
 GAUSSIAN_BYTES = 2**24  # gradients of all outputs that are held at once
 RUN_NUMBERS = 2**20  # outputs of the widest layer computed at once: few enough to stay in the cache
 

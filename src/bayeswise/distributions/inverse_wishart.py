@@ -132,10 +132,11 @@ class MatrixNormalInverseWishart:
         dtype = dtype or self.factor.dtype
         factor = self.noise_factor if noise_factor is None else noise_factor
         shape = (n, *self.factor.shape[:-2], self.inputs, self.outputs)
-        a = torch.randn(shape, generator=rng, dtype=dtype, device=self.factor.device)
-        columns = (a @ factor.mT.to(dtype)).movedim(0, -2).flatten(-2)  # (…, I, n·O): one solve for all draws
-        noise = solve_lower_t(self.precision_factor.to(dtype), columns)
-        return self.mean.to(dtype) + noise.unflatten(-1, (n, self.outputs)).movedim(-2, 0)
+        noise = torch.randn(shape, generator=rng, dtype=dtype, device=self.factor.device)  # A
+        noise = noise @ factor.mT.to(dtype)  # one name, so that what is done with is not held
+        noise = noise.movedim(0, -2).flatten(-2)  # (…, I, n·O): one solve for all draws
+        noise = solve_lower_t(self.precision_factor.to(dtype), noise)
+        return noise.unflatten(-1, (n, self.outputs)).movedim(-2, 0) + self.mean.to(dtype)
 
     def predictive(self, x: Tensor) -> MultivariateStudentT:
         """Y | x ~ t_{u-O+1}(xM, (1 + x R xᵀ) U / (u-O+1)) for each row of x (…, R, I)."""
