@@ -21,7 +21,7 @@ from bayeswise.identity import identity as run_identity
 from bayeswise.likelihoods import Gaussian, Likelihood
 from bayeswise.linalg import NumericalWarning
 from bayeswise.methods import BALI, Method
-from bayeswise.methods.protocol import Refines
+from bayeswise.methods.protocol import Batches, Refines
 from bayeswise.networks import Network, Select, discover, evaluating
 from bayeswise.posterior import Posterior, prepared_inputs
 from bayeswise.problem import Problem, Units
@@ -74,7 +74,7 @@ def fit(
         likelihood: `Gaussian()`, `Categorical()` or `Bernoulli()`.
         method: how; by default `BALI()`.
         select: the layers to infer, by name or by a function of name and module; by default all that can be.
-        batch_size: rows of a step for pairs and Datasets; by default all rows up to 1,024.
+        batch_size: rows of a step for pairs and Datasets; by default all up to 1,024, or as the method says.
         members: x and y carry a leading dimension of this many data splits, which train in one batched run.
         standardise: whether regression targets are standardised for training; by default the method decides.
             A model with something behind its last layer (softplus) gets scaled targets without a shift.
@@ -112,14 +112,23 @@ def fit(
     checkpoints = Checkpoints(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
     finer = _finer(method, problem, model, source, select)
     fine_rows, fine = (rows, problem) if finer is None else prepared(*finer)
-    method, chosen = settled(method, fine, fine_rows, seed, progress, checkpoints)
-    identity = None if checkpoints is None else run_identity(method, fine, fine_rows, seed)
+    chosen = settled(method, fine, fine_rows, seed, progress, checkpoints)
+    identity = None if checkpoints is None else run_identity(chosen.method, fine, fine_rows, seed)
     state = train(
-        method, fine, fine_rows, seed, progress, callbacks, checkpoints, identity, answers=(problem, rows)
+        chosen.method,
+        fine,
+        fine_rows,
+        seed,
+        progress,
+        callbacks,
+        checkpoints,
+        identity,
+        answers=(problem, rows),
+        start=chosen.state,
     )
-    posterior = method.posterior(problem, state, rows)
+    posterior = chosen.method.posterior(problem, state, rows)
     _warn_rescues(posterior)
-    notes = cautions(rows) + chosen + posterior.notes + _fixed_note(posterior)
+    notes = cautions(rows) + chosen.notes + posterior.notes + _fixed_note(posterior)
     return replace(posterior, seed=seed, notes=notes)
 
 
@@ -266,7 +275,9 @@ def _prepared(
         rows: Rows = LoaderRows(source, door)
     else:
         x, y = door(*source)
-        rows = TensorRows(x, y, min(batch_size or BATCH, x.shape[door.lead]), door.lead)
+        n = x.shape[door.lead]
+        usual = method.batch(network, n) if isinstance(method, Batches) else BATCH
+        rows = TensorRows(x, y, min(batch_size or usual, n), door.lead)
     wanted = method.standardises if standardise is None else standardise
     units = Units.identity(network.outputs, torch.float64, network.device)
     if prior is not None:

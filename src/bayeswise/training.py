@@ -87,16 +87,18 @@ def train(
     identity: dict[str, Any] | None = None,
     what: str | None = None,
     answers: tuple[Problem, Rows] | None = None,
+    start: Any = None,
 ) -> Any:
     """Carry out a method's plan and return its last state.
 
     A run with checkpoints that was interrupted goes on where its newest complete checkpoint stands, and ends
     with the same bits; `identity` says what must agree for that. `what` names the progress bar. `answers` is
-    what posteriors are made of that callbacks ask for, where the run itself is in a finer precision.
+    what posteriors are made of that callbacks ask for, where the run itself is in a finer precision. `start`
+    is the state to go on from, instead of a fresh one.
     """
     with torch.inference_mode(False), evaluating(problem.network.module):
         rng = Generator(problem.network.device).manual_seed(derived_seed(seed, 1))
-        run = Run(method.init(problem, rows, rng), rng)
+        run = Run(method.init(problem, rows, rng) if start is None else start, rng)
         keeper = None if checkpoints is None else Keeper(checkpoints, identity or {}, callbacks)
         if keeper is not None:
             _warn_stream(rows)

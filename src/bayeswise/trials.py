@@ -12,7 +12,7 @@ from torch import Tensor
 from bayeswise.data import Batch, Rows, TensorRows
 from bayeswise.identity import identity
 from bayeswise.methods.members import widened
-from bayeswise.methods.protocol import Method, Tunes, is_open
+from bayeswise.methods.protocol import Chosen, Method, Trial, Tunes, is_open
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 from bayeswise.randomness import derived_seed
@@ -20,7 +20,7 @@ from bayeswise.training import Checkpoints, train
 
 HELD, MOST_HELD = 0.1, 2_000  # the share of the rows that judges, and how many at most
 FEW_ROWS = 10  # fewer are not parted
-FOLDS = ((500, 3), (2_000, 2))  # up to so many rows, so many parts judge; with more rows one is enough
+FOLDS = ((500, 4), (2_000, 2))  # up to so many rows, so many parts judge; with more rows one is enough
 DRAWS = 64
 
 
@@ -60,14 +60,14 @@ class HeldOut:
         """The runs of one trial."""
         return self.problem.members or 1
 
-    def posterior(self, method: Method[Any], what: str) -> Posterior:
+    def trial(self, method: Method[Any], what: str) -> Trial:
         """Train on most of the rows; a run with checkpoints keeps those of its trials beside its own."""
         kept = self.checkpoints
         if kept is not None:
             kept = replace(kept, folder=Path(kept.folder) / what.replace(" ", "_"))
         own = None if kept is None else identity(method, self.problem, self.rows, self.seed)
         state = train(method, self.problem, self.rows, self.seed, self.progress, (), kept, own, what)
-        return replace(method.posterior(self.problem, state, self.rows), seed=self.seed)
+        return Trial(state, replace(method.posterior(self.problem, state, self.rows), seed=self.seed))
 
     def log_lik(self, posterior: Posterior) -> Tensor:
         """Of every row that judges, (S, R) or (R,)."""
@@ -86,10 +86,10 @@ def settled(
     seed: int,
     progress: bool,
     checkpoints: Checkpoints | None,
-) -> tuple[Method[Any], tuple[str, ...]]:
-    """The method with nothing left open, and notes on what was chosen why."""
+) -> Chosen:
+    """The method with nothing left open."""
     if not isinstance(method, Tunes) or not is_open(method):
-        return method, ()
+        return Chosen(method)
     with torch.inference_mode(False):
         trials = HeldOut.of(problem, rows, seed, progress, checkpoints)
         return method.tuned(problem, trials, rows.example[0].shape[len(problem.lead)])

@@ -24,6 +24,7 @@ from typing import Any, Literal
 import torch
 from torch import Generator, Tensor
 
+from bayeswise.data import BATCH
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
 from bayeswise.methods.accounts import about_layer, about_output, layer_figures, words
 from bayeswise.methods.bali_state import (
@@ -45,11 +46,11 @@ from bayeswise.methods.bali_state import (
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
 from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import Each, all_positive, each, layer_of_start, repeated, widened
-from bayeswise.methods.protocol import Batch, Data, Info, Steps, Trials
+from bayeswise.methods.protocol import Batch, Chosen, Data, Info, Steps, Trials
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
 from bayeswise.methods.tuning import Tuning, tuned, weights
 from bayeswise.methods.updates import NaturalUpdate, Targets, Update, empty_stats
-from bayeswise.networks import LayerView, LocalNoise, layer_signals
+from bayeswise.networks import LayerView, LocalNoise, Network, layer_signals
 from bayeswise.posterior import Posterior
 from bayeswise.priors import FanIn, Isotropic, Prior
 from bayeswise.problem import Problem
@@ -159,9 +160,13 @@ class BALI:
         """How many starts a run has."""
         return self.members or 1
 
-    def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> tuple[BALI, tuple[str, ...]]:
-        """This method with nothing left open, and notes on what was chosen why."""
+    def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> Chosen:
+        """This method with nothing left open."""
         return tuned(self, problem, trials, batch)
+
+    def batch(self, network: Network, n: int) -> int:
+        """How many of n rows a step takes."""
+        return self.tuning.batch(network, n) if self.open else BATCH
 
     @property
     def open(self) -> bool:
@@ -309,7 +314,7 @@ class BALI:
         self, problem: Problem, settings: tuple[LayerSetting, ...], state: BALIState, find: Find
     ) -> Layers:
         """q_{t-1} of every layer, as the update finds it; none before the first step."""
-        if int(state.step) == 0:
+        if not bool(state.bias.any()):
             return {}
         layers = {
             s.view.name: find(s.prior, state.layers[s.view.name].data, f'layer "{s.view.name}"')

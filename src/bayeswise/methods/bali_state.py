@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -165,3 +166,30 @@ def known_factor(problem: Problem) -> Tensor:
 def last_layer(problem: Problem) -> str:
     """The name of the layer whose output is the network's, or comes closest to it."""
     return problem.network.output_layer or problem.network.layers[-1].name
+
+
+def of_best(states: Sequence[BALIState], best: Tensor) -> BALIState:
+    """Of several states with E·S members each the best (S,) for every split."""
+    if best.dim() == 0 or len(states) == 1:
+        return states[int(best.max())]
+    members = next(iter(states[0].start.values())).shape[0]
+    own, place = best.repeat(members // best.numel()), torch.arange(members, device=best.device)  # (E·S,)
+
+    def pick(*parts: Any) -> Any:
+        first = parts[0]
+        if isinstance(first, Tensor):
+            return torch.stack(parts)[own, place] if first.dim() else first
+        if isinstance(first, dict):
+            return {name: pick(*(part[name] for part in parts)) for name in first}
+        if is_dataclass(first) and not isinstance(first, type):
+            names = [field.name for field in fields(first)]
+            return replace(first, **{name: pick(*(getattr(part, name) for part in parts)) for name in names})
+        return first
+
+    return pick(*(replace(state, bias=state.bias.expand(members)) for state in states))
+
+
+def resumed(state: BALIState, problem: Problem, own_lengths: bool) -> BALIState:
+    """A state that goes on from its averages, at the first step of another run."""
+    bias = state.bias.expand(problem.lead).clone() if own_lengths else state.bias
+    return replace(state, step=torch.zeros_like(state.step), bias=bias)

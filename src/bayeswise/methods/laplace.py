@@ -35,7 +35,7 @@ from bayeswise.methods.members import Each, each
 from bayeswise.methods.memory import Memory, estimated
 from bayeswise.methods.online import Online, OnlineState, alternating, check_training, looks_taken
 from bayeswise.methods.policy import fixed_layers
-from bayeswise.methods.protocol import Batch, Data, Info, Method, Passes, Plan, Trials
+from bayeswise.methods.protocol import Batch, Chosen, Data, Info, Method, Passes, Plan, Trials
 from bayeswise.methods.structures import Columns, Kronecker, Structure, require_layers
 from bayeswise.methods.subsets import Subset, is_mask, layer_names
 from bayeswise.networks import Params, Select, evaluating
@@ -185,24 +185,24 @@ class Laplace:
         """Whether rows are to be held out, or a mask is to become names."""
         return self._holds_out or is_mask(self.subset)
 
-    def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> tuple[Laplace, tuple[str, ...]]:
+    def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> Chosen:
         """The precision under which held-out rows are most likely, from one trial; names for a mask."""
         method, network = self, problem.network.with_elementwise()
         if is_mask(self.subset):
             method = replace(self, subset=layer_names(self.subset, network, "Laplace"))
         if not method._holds_out or not isinstance(method.precision, Validation):
-            return method, ()
+            return Chosen(method)
         if trials is None:
             method = replace(method, precision=Evidence(shared=True))
-            return method, ("no rows could be held out: the prior precision is the evidence's",)
-        found = trials.posterior(method, "choosing the prior precision")
+            return Chosen(method, ("no rows could be held out: the prior precision is the evidence's",))
+        found = trials.trial(method, "choosing the prior precision").posterior
         assert isinstance(found, Adjustable) and found.under is not None
         under = found.under
         own = method.precision.candidates
         chosen, why = judged(
             own, lambda value: trials.log_lik(replace(under(value), seed=found.seed)).mean(-1), trials.n
         )
-        return replace(method, precision=chosen), (why,)
+        return Chosen(replace(method, precision=chosen), (why,))
 
     def posterior(self, problem: Problem, state: Any, data: Data) -> Posterior:
         """The Gaussian, with precision and noise as given, as the evidence says, or as other rows say."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from torch import Generator, Tensor
 
+from bayeswise.networks import Network
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 
@@ -57,6 +58,14 @@ class Data(Protocol):
         ...
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A method trained on some of the rows."""
+
+    state: Any  # the last
+    posterior: Posterior
+
+
 class Trials(Protocol):
     """Some of the training rows to train on, and others to judge by: for choices before the run itself."""
 
@@ -70,13 +79,27 @@ class Trials(Protocol):
         """How many runs one trial of a method is: data splits, each parted in several ways."""
         ...
 
-    def posterior(self, method: Method[Any], what: str) -> Posterior:
+    @property
+    def folds(self) -> int:
+        """In how many ways each data split is parted."""
+        ...
+
+    def trial(self, method: Method[Any], what: str) -> Trial:
         """Train; `what` names the progress bar."""
         ...
 
     def log_lik(self, posterior: Posterior) -> Tensor:
         """The log-likelihood of the rows that judge, (…, R) with those of each data split."""
         ...
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A method with nothing left open, why it is so, and where its run begins if not afresh."""
+
+    method: Method[Any]
+    notes: tuple[str, ...] = ()
+    state: Any = None
 
 
 @runtime_checkable
@@ -88,8 +111,8 @@ class Tunes(Protocol):
         """Whether something is left to choose."""
         ...
 
-    def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> tuple[Any, tuple[str, ...]]:
-        """The method with nothing left open, and notes on why; without trials by rules of thumb."""
+    def tuned(self, problem: Problem, trials: Trials | None, batch: int) -> Chosen:
+        """What is chosen, with steps of so many rows; without trials by rules of thumb."""
         ...
 
 
@@ -103,6 +126,15 @@ class Renews(Protocol):
 
     def renewed(self, problem: Problem, state: Any, data: Data) -> Any:
         """The state after a look."""
+        ...
+
+
+@runtime_checkable
+class Batches(Protocol):
+    """A method that knows how many rows a step should take."""
+
+    def batch(self, network: Network, n: int) -> int:
+        """How many, of n rows."""
         ...
 
 
