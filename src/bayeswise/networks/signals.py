@@ -78,7 +78,8 @@ def layer_signals(
         row_log_lik = log_lik(f)  # (…, B)
         flat = [point for name in points for point in points[name]]
         ones = torch.ones_like(row_log_lik)  # of Σ log p
-        grads = iter(torch.autograd.grad(row_log_lik, flat, ones, allow_unused=True, materialize_grads=True))
+        found = torch.autograd.grad(row_log_lik, flat, ones, allow_unused=True)
+    grads = (torch.zeros_like(z) if g is None else g for z, g in zip(flat, found, strict=True))
     gradients = {name: [next(grads) for _ in points[name]] for name in points}
     layers = {v.name: _signal(v, tape[v.name], gradients[v.name], lead) for v in network.layers}
     return Signals(f.detach(), row_log_lik.detach(), layers)
