@@ -152,10 +152,14 @@ def _looped(network: Network, params: Params, x: Tensor, noise: Mapping[str, Loc
 
 
 def _vectorised(network: Network, params: Params, x: Tensor, noise: Mapping[str, LocalNoise]) -> Forward:
-    """All members in one vmapped pass; the points are zero nudges added to the layers' outputs."""
-    shapes = call_shapes(network, x, lead=1)
+    """All members in one vmapped pass; the points are zero nudges added to the layers' outputs.
+
+    A nudge is one zero, seen in the shape of an output. Adding it makes the copy that the module may change
+    in place.
+    """
+    shapes, zero = call_shapes(network, x, lead=1), x.new_zeros((), dtype=network.dtype)
     nudges = {
-        name: [x.new_zeros(x.shape[0], *shape, dtype=network.dtype).requires_grad_() for shape in sizes]
+        name: [zero.expand(x.shape[0], *shape).requires_grad_() for shape in sizes]
         for name, sizes in shapes.items()
     }
 
@@ -165,9 +169,8 @@ def _vectorised(network: Network, params: Params, x: Tensor, noise: Mapping[str,
         def on_output(view: LayerView, x: Tensor, z: Tensor) -> Tensor:
             index = len(tape.get(view.name, ()))
             z = _noisy(view, x, z, {k: LocalNoise(*v) for k, v in noise.items()}, tape)
-            z = z + nudges[view.name][index]
             tape.setdefault(view.name, []).append((view.rows(x.detach(), 0), z))
-            return z.clone()
+            return z + nudges[view.name][index]
 
         return _taped(network, params, x, on_output), tape
 

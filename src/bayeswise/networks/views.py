@@ -17,7 +17,6 @@ from typing import Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import pad
 
 from bayeswise.networks.convolutions import convolution_view
 from bayeswise.networks.plain import is_plain, parameter_names
@@ -120,7 +119,7 @@ class LinearView:
     def rows(self, x: Tensor, lead: int) -> Tensor:
         """The layer's input as rows (…, R, I): a copy, because the module may change its tensor in place."""
         flat = _flat(x, lead)
-        return pad(flat, (0, 1), value=1.0) if self.bias else flat.clone()
+        return torch.cat([flat, flat.new_ones(*flat.shape[:-1], 1)], -1) if self.bias else flat.clone()
 
     def output_rows(self, z: Tensor, lead: int) -> Tensor:
         """The layer's output as rows (…, R, O)."""
