@@ -70,7 +70,8 @@ class MatrixNormalInverseWishart:
     @property
     def mean(self) -> Tensor:
         """M = (L21 L11⁻¹)ᵀ (…, I, O)."""
-        return solve_lower_right(self.precision_factor, self.cross_factor.mT).mT
+        lower, cross = self.factor[..., : self.inputs].tensor_split((self.inputs,), -2)  # L11, L21
+        return solve_lower_right(lower, cross).mT
 
     @property
     def scale(self) -> Tensor:
@@ -193,7 +194,7 @@ class MatrixNormalInverseWishart:
         return replace(self, factor=self.factor.double())
 
     def _mode_divisor(self) -> Tensor:
-        return (self.dof + self.outputs + 1).to(self.factor)
+        return (self.dof + (self.outputs + 1)).to(self.factor)
 
     def _steps(self) -> Tensor:
         return torch.arange(self.outputs, dtype=self.dof.dtype, device=self.dof.device)

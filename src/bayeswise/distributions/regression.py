@@ -79,19 +79,24 @@ class RegressionStats:
 
     __rmul__ = __mul__
 
-    def shifted(self, w: Tensor) -> RegressionStats:
-        """The statistics of (x, y + x w), for w (…, I, O), from those of (x, y): a change of coordinates.
+    def shifted(self, w: Tensor, scale: Tensor | None = None) -> RegressionStats:
+        """The statistics of (x, y diag(s) + x w) from those of (x, y): a change of coordinates.
 
-        In float64 it loses nothing where x w is much larger than y, which adding the rows first would.
+        Here w is (…, I, O) and the scale s (…, O), by default 1. In float64 it loses nothing where x w is
+        much larger than y, which adding the rows first would; and it leaves the rows alone.
         """
-        moved = RegressionStats(self.joint.to(torch.float64, copy=True), self.n, self.inputs)
-        w, xy = w.double(), moved.xy
-        xw = moved.xx @ w  # (…, I, O)
-        half = w.mT @ torch.add(xy, xw, alpha=0.5)  # wᵀ(xx w + 2 xy) / 2
-        moved.yy.add_(half).add_(half.mT)
-        xy.add_(xw)
-        moved.yx.copy_(xy.mT)
-        return moved
+        joint, at = self.joint.to(torch.float64, copy=True), (self.inputs,)
+        top, low = joint.tensor_split(at, -2)
+        (xx, xy), (yx, yy) = top.tensor_split(at, -1), low.tensor_split(at, -1)
+        if scale is not None:
+            low.mul_(scale[..., :, None])
+            yy.mul_(scale[..., None, :])
+        w = w.double()
+        wx = w.mT @ xx  # (…, O, I)
+        half = torch.add(yx, wx, alpha=0.5) @ w  # (wᵀxx + 2 yx) w / 2
+        yy.add_(half).add_(half.mT)
+        xy.copy_(yx.add_(wx).mT)
+        return RegressionStats(joint, self.n, self.inputs)
 
     def move_(self, rate: float | Tensor, other: RegressionStats, weight: float | Tensor) -> RegressionStats:
         """(1 - rate)·self + rate·weight·other, in place: self is consumed. Both may be (…,)."""
@@ -103,7 +108,7 @@ class RegressionStats:
         else:
             joint.add_(other.joint, alpha=share)
             n.add_(other.n, alpha=share)
-        return RegressionStats(joint, n, self.inputs)
+        return self
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ def _safe_cholesky(matrix: Tensor, name: str, eps: float) -> Factor:
     """As `safe_cholesky`; eps is the rounding error of the entries, which may come from a narrower type."""
     lower, info = torch.linalg.cholesky_ex(matrix)
     # A NaN makes a pivot fail, infinity on the diagonal does not: it only shows in the factor.
-    if not info.any() and isfinite(lower.diagonal(dim1=-2, dim2=-1).sum()):
+    if not info.any() and isfinite(lower.sum()):
         return Factor(lower, matrix.new_zeros(matrix.shape[:-2]))
     _require_finite(matrix, name)
     return _rescue(matrix, lower, info != 0, name, eps)

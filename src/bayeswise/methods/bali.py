@@ -49,7 +49,7 @@ from bayeswise.methods.members import Each, all_positive, each, layer_of_start, 
 from bayeswise.methods.protocol import Batch, Chosen, Data, Info, Steps, Trials
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
 from bayeswise.methods.tuning import Tuning, tuned, weights
-from bayeswise.methods.updates import NaturalUpdate, Targets, Update, empty_stats
+from bayeswise.methods.updates import NaturalUpdate, Targets, Update, empty_stats, mean_squares
 from bayeswise.networks import LayerView, LocalNoise, Network, layer_signals
 from bayeswise.posterior import Posterior
 from bayeswise.priors import FanIn, Isotropic, Prior
@@ -267,10 +267,12 @@ class BALI:
 
     def settings(self, problem: Problem) -> tuple[LayerSetting, ...]:
         """Every layer with its prior and its part; found once for a problem."""
-        cache, key = problem.network.cache, (self, problem.n, problem.is_regression)
-        if key not in cache:
-            cache[key] = tuple(self._setting(problem, view) for view in problem.network.layers)
-        return cache[key]
+        cache, facts = problem.network.cache, (problem.n, problem.members, problem.is_regression)
+        known = cache.get("settings")  # of the last method: comparing it is cheaper than hashing it
+        if known is None or known[0] is not self or known[1] != facts:
+            known = (self, facts, tuple(self._setting(problem, view) for view in problem.network.layers))
+            cache["settings"] = known
+        return known[2]
 
     def layer_prior(self, problem: Problem, view: LayerView) -> DiagonalPrior:
         """R0, U0 and u0 of a layer."""
@@ -316,10 +318,7 @@ class BALI:
         """q_{t-1} of every layer, as the update finds it; none before the first step."""
         if not bool(state.bias.any()):
             return {}
-        layers = {
-            s.view.name: find(s.prior, state.layers[s.view.name].data, f'layer "{s.view.name}"')
-            for s in settings
-        }
+        layers = {s.view.name: find(s.prior, state.layers[s.view.name].data, s.title) for s in settings}
         output = problem.network.output_layer
         if problem.is_regression and not problem.infers_noise and output is not None:
             layers[output] = layers[output].given(known_factor(problem))
@@ -359,19 +358,19 @@ class BALI:
         groups = len(setting.view.groups)
         rate = grouped(done.rate, groups)  # γ
         if setting.regresses:
-            gg, step = old.gg, done.y - signal.z
+            gg, batch = old.gg, Targets(signal.x, w, signal.z, done.y - signal.z, setting.title)
         else:
-            gg = moved_(old.gg, signal.g.square().mean(-2), grouped(rate, 1))
-            step = self._step(problem, signal.g, gg, groups)
-        batch = Targets(signal.x, w, signal.z, step, f'layer "{setting.view.name}"')
+            sums = rule.sums(old.data, signal.x, signal.g) if e is None else None
+            gg = moved_(old.gg, mean_squares(signal.g, sums), grouped(rate, 1))
+            scale = self._scale(problem, gg, signal.g.dtype, groups)
+            batch = Targets(signal.x, w, signal.z, signal.g, setting.title, scale, sums)
         batch = batch if e is None else batch.around(e)
         weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem, groups))  # N_eff / R
         return LayerState(rule(setting.prior, old.data, batch, rate, weight), gg)
 
-    def _step(self, problem: Problem, g: Tensor, gg: Tensor, groups: int) -> Tensor:
-        """α g / sqrt(Ψgg); zero for a unit without a gradient, however long its Ψgg has decayed."""
-        root = gg.clamp_min(torch.finfo(g.dtype).tiny).rsqrt()  # (…, O)
-        return g * (each(self.alpha, problem, groups + 1) * root).to(g.dtype)[..., None, :]
+    def _scale(self, problem: Problem, gg: Tensor, dtype: torch.dtype, groups: int) -> Tensor:
+        """α / sqrt(Ψgg) (…, O), finite for a unit without a gradient, however long its Ψgg has decayed."""
+        return each(self.alpha, problem, groups + 1) * gg.clamp_min(torch.finfo(dtype).tiny).rsqrt()
 
     def _updated_residual(
         self, problem: Problem, old: RegressionStats | None, y: Tensor, f: Tensor, rate: float | Tensor

@@ -68,6 +68,11 @@ class LayerSetting:
     start_std: float
     regresses: bool  # on the true targets: it is the output of a regression
 
+    @property
+    def title(self) -> str:
+        """What errors call it."""
+        return f'layer "{self.view.name}"'
+
 
 def drawn_start(
     settings: tuple[LayerSetting, ...], problem: Problem, bias_scale: float | Tensor, rng: Generator

@@ -108,6 +108,9 @@ class MeanUpdate:
         factor[..., prior.inputs :, : prior.inputs] = moved.cross_factor.mT
         return MatrixNormalInverseWishart(factor, moved.dof, moved.inputs, moved.jitter)
 
+    def sums(self, data: MeanStats, x: Tensor, g: Tensor) -> None:
+        """It needs the rows themselves."""
+
     def __call__(
         self,
         prior: DiagonalPrior,

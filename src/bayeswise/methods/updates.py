@@ -6,7 +6,7 @@ An update owns what it keeps of a layer, and says which posterior that is: `curr
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import torch
@@ -19,22 +19,32 @@ FLOAT64_INPUTS = 512  # up to so many inputs a layer's averages and factors are 
 
 @dataclass(frozen=True)
 class Targets:
-    """The rows of one layer's regression in one batch: y = x W + Δ, Δ = ε + α g / sqrt(Ψgg) (eq. 63)."""
+    """The rows of one layer's regression in one batch: y = x W + Δ, Δ = ε + α g / sqrt(Ψgg) (eq. 63).
+
+    Without ε it is Δ = g diag(s), and s can wait until the rows are summed up: they are passed over less.
+    """
 
     x: Tensor  # (…, R, I)
     w: Tensor  # (…, I, O): the weights of the pass
     z: Tensor  # (…, R, O): x W
-    delta: Tensor  # (…, R, O)
+    g: Tensor  # (…, R, O): Δ but for its scale
     name: str = "layer"  # for errors
+    scale: Tensor | None = None  # s (…, O); None is 1
+    sums: RegressionStats | None = None  # of x and g, where they are found already
+
+    @property
+    def delta(self) -> Tensor:
+        """Δ (…, R, O)."""
+        return self.g if self.scale is None else self.g * self.scale.to(self.g.dtype)[..., None, :]
 
     def around(self, e: Tensor) -> Targets:
         """The same targets where z = x W + ε was noisy: ε belongs to Δ."""
-        return replace(self, z=self.z - e, delta=self.delta + e)
+        return Targets(self.x, self.w, self.z - e, self.delta + e, self.name)
 
     def stats(self, dtype: torch.dtype) -> RegressionStats:
         """Those of x and y, in float64 by way of Δ: what is large in y and explained by x cancels exactly."""
         if dtype == torch.float64:
-            return RegressionStats.of(self.x, self.delta).shifted(self.w)
+            return (self.sums or RegressionStats.of(self.x, self.g)).shifted(self.w, self.scale)
         return RegressionStats.of(self.x, self.z + self.delta)
 
     def residual(self, mean: Tensor) -> Tensor:
@@ -82,6 +92,10 @@ class Update(Protocol[D]):
         """The posterior at the end."""
         ...
 
+    def sums(self, data: D, x: Tensor, g: Tensor) -> RegressionStats | None:
+        """The statistics of x and g, where this step will need no more of the rows."""
+        ...
+
     def __call__(
         self, prior: DiagonalPrior, data: D, batch: Targets, rate: float | Tensor, weight: float | Tensor
     ) -> D:
@@ -103,6 +117,10 @@ class NaturalUpdate:
 
     exact = current
 
+    def sums(self, data: RegressionStats, x: Tensor, g: Tensor) -> RegressionStats | None:
+        """In float64 they are all that is needed of a batch."""
+        return RegressionStats.of(x, g) if data.joint.dtype == torch.float64 else None
+
     def __call__(
         self,
         prior: DiagonalPrior,
@@ -113,6 +131,13 @@ class NaturalUpdate:
     ) -> RegressionStats:
         """(1 - γ) data + γ·weight·stats(x, y)."""
         return data.move_(rate, batch.stats(data.joint.dtype), weight)
+
+
+def mean_squares(g: Tensor, sums: RegressionStats | None) -> Tensor:
+    """The mean of g² over the rows (…, O), from their statistics where there are any."""
+    if sums is None:
+        return g.square().mean(-2)
+    return sums.joint.diagonal(dim1=-2, dim2=-1)[..., sums.inputs :] / g.shape[-2]
 
 
 def empty_stats(shape: Shape) -> RegressionStats:

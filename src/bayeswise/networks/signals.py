@@ -78,7 +78,8 @@ def layer_signals(
         row_log_lik = log_lik(f)  # (…, B)
         flat = [point for name in points for point in points[name]]
         ones = torch.ones_like(row_log_lik)  # of Σ log p
-        grads = iter(torch.autograd.grad(row_log_lik, flat, ones, allow_unused=True, materialize_grads=True))
+        found = torch.autograd.grad(row_log_lik, flat, ones, allow_unused=True)
+    grads = (torch.zeros_like(z) if g is None else g for z, g in zip(flat, found, strict=True))
     gradients = {name: [next(grads) for _ in points[name]] for name in points}
     layers = {v.name: _signal(v, tape[v.name], gradients[v.name], lead) for v in network.layers}
     return Signals(f.detach(), row_log_lik.detach(), layers)
@@ -151,10 +152,14 @@ def _looped(network: Network, params: Params, x: Tensor, noise: Mapping[str, Loc
 
 
 def _vectorised(network: Network, params: Params, x: Tensor, noise: Mapping[str, LocalNoise]) -> Forward:
-    """All members in one vmapped pass; the points are zero nudges added to the layers' outputs."""
-    shapes = call_shapes(network, x, lead=1)
+    """All members in one vmapped pass; the points are zero nudges added to the layers' outputs.
+
+    A nudge is one zero, seen in the shape of an output. Adding it makes the copy that the module may change
+    in place.
+    """
+    shapes, zero = call_shapes(network, x, lead=1), x.new_zeros((), dtype=network.dtype)
     nudges = {
-        name: [x.new_zeros(x.shape[0], *shape, dtype=network.dtype).requires_grad_() for shape in sizes]
+        name: [zero.expand(x.shape[0], *shape).requires_grad_() for shape in sizes]
         for name, sizes in shapes.items()
     }
 
@@ -164,9 +169,8 @@ def _vectorised(network: Network, params: Params, x: Tensor, noise: Mapping[str,
         def on_output(view: LayerView, x: Tensor, z: Tensor) -> Tensor:
             index = len(tape.get(view.name, ()))
             z = _noisy(view, x, z, {k: LocalNoise(*v) for k, v in noise.items()}, tape)
-            z = z + nudges[view.name][index]
             tape.setdefault(view.name, []).append((view.rows(x.detach(), 0), z))
-            return z.clone()
+            return z + nudges[view.name][index]
 
         return _taped(network, params, x, on_output), tape
 

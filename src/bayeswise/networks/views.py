@@ -118,12 +118,12 @@ class LinearView:
 
     def rows(self, x: Tensor, lead: int) -> Tensor:
         """The layer's input as rows (…, R, I): a copy, because the module may change its tensor in place."""
-        flat = x.flatten(lead, -2) if x.dim() - lead > 2 else x.reshape(*x.shape[:lead], -1, self.features)
+        flat = _flat(x, lead)
         return torch.cat([flat, flat.new_ones(*flat.shape[:-1], 1)], -1) if self.bias else flat.clone()
 
     def output_rows(self, z: Tensor, lead: int) -> Tensor:
         """The layer's output as rows (…, R, O)."""
-        return z.flatten(lead, -2) if z.dim() - lead > 2 else z.reshape(*z.shape[:lead], -1, self.outputs)
+        return _flat(z, lead)
 
     def unrows(self, rows: Tensor, like: Tensor) -> Tensor:
         """Rows (…, R, O) in the shape of the layer's output `like`."""
@@ -140,6 +140,12 @@ class LinearView:
             return {self.parameters[0]: matrix.mT}
         weight, bias = self.parameters
         return {weight: matrix[..., :-1, :].mT, bias: matrix[..., -1, :]}
+
+
+def _flat(x: Tensor, lead: int) -> Tensor:
+    """All dimensions between the leading and the last one as rows; one row where there is none."""
+    extra = x.dim() - lead
+    return x if extra == 2 else x.flatten(lead, -2) if extra > 2 else x.unsqueeze(-2)
 
 
 def linear_view(name: str, module: nn.Module) -> LinearView | None:
