@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor
 
 import bayeswise as bw
+from bayeswise.methods.protocol import Trial
 from bayeswise.weights import Layerwise, Mixture
 
 
@@ -17,13 +18,15 @@ class Judged:
     found: Tensor
     members: int
     n: int = 4
+    folds: int = 3
 
     def __post_init__(self) -> None:
         self.left: Iterator[Tensor] = iter(self.found)
 
-    def posterior(self, method: Any, what: str) -> Any:
+    def trial(self, method: Any, what: str) -> Any:
         problem: Any = None
-        return bw.Posterior(problem, Mixture((Layerwise({}, None, None),) * method.members), "BALI", ())
+        weights = Mixture((Layerwise({}, None, None),) * method.members)
+        return Trial(None, bw.Posterior(problem, weights, "BALI", ()))
 
     def log_lik(self, posterior: Any) -> Tensor:
         return next(self.left)

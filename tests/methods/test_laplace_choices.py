@@ -91,19 +91,19 @@ def test_held_out_rows_choose_as_a_sweep_does_and_the_network_trains_once():
     with torch.no_grad():
         model.weight.normal_(generator=torch.Generator().manual_seed(0))
     posterior = bw.fit(model, (x, y), bw.Gaussian(noise), method, standardise=False, seed=5, progress=False)
-    assert first.inits == [3, None]  # three parts in one run, then the run itself
+    assert first.inits == [4, None]  # four parts in one run, then the run itself
     problem_net = _network(model, (x, y), None, None)
     prepared, problem = _prepared((x, y), problem_net, bw.Gaussian(noise), method, None, None, False)
     trials = HeldOut.of(problem, prepared, 5, False, None)
-    assert trials is not None and trials.folds == 3 and trials.n == 12
-    trained: Any = trials.posterior(first, "again").weights
+    assert trials is not None and trials.folds == 4 and trials.n == 16
+    trained: Any = trials.trial(first, "again").posterior.weights
     sweep = torch.zeros(len(CANDIDATES)).double()
-    for k in range(3):
+    for k in range(4):
         w = torch.cat([trained.params["weight"][k].T, trained.params["bias"][k][None]])
         new, y_new = trials.held[0][k], trials.held[1][k]
-        sweep += torch.tensor([log_lik(trials.rows.x[k], w, new, y_new, d, noise) / 3 for d in CANDIDATES])
+        sweep += torch.tensor([log_lik(trials.rows.x[k], w, new, y_new, d, noise) / 4 for d in CANDIDATES])
     best = CANDIDATES[int(sweep.argmax())]
-    assert f"prior precision {best:.4g} chosen of 25 by the log-likelihood of 12 rows" in posterior.summary()
+    assert f"prior precision {best:.4g} chosen of 25 by the log-likelihood of 16 rows" in posterior.summary()
     assert f"({float(sweep.max()):.3f};" in posterior.summary()
     fixed = bw.Laplace(precision=best, first=first)
     wanted = bw.fit(model, (x, y), bw.Gaussian(noise), fixed, standardise=False, seed=5, progress=False)

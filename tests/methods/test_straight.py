@@ -8,7 +8,8 @@ from torch import Tensor, nn
 
 import bayeswise as bw
 from bayeswise.data import TensorRows
-from bayeswise.methods.tuning import Draft, Tuning, straightened
+from bayeswise.methods.rehearsals import Draft, straightened
+from bayeswise.methods.tuning import Tuning
 from tests.methods.judged import Judged
 
 
@@ -54,7 +55,7 @@ def chosen(n: int, bent: bool, rows: int = 2_000) -> tuple[bw.Posterior, float, 
 def test_a_few_rows_of_a_line_are_fitted_straight():
     posterior, ours, ridge = chosen(20, bent=False)
     assert any(note.startswith("a straight start instead, share ") for note in posterior.notes)
-    assert "100 steps of 4 starts" in posterior.summary()
+    assert "20 steps of 8 starts" in posterior.summary()  # more, after 100 in the rehearsal
     assert ours < 1.1 * ridge
 
 
@@ -76,7 +77,7 @@ def test_straight_starts_are_taken_in_the_splits_where_they_win():
     tuning = Tuning(straight_shares=(1.0, 0.25), straight_steps=7, straight=50.0)
     method = bw.BALI(members=2, steps=(20, 40), temperature=(0.5, 1.0), tuning=tuning)
     trials: Any = Judged(straight, members=2)
-    draft = Draft(replace(method, effective=(4.0, 16.0)), ((4.0, 16.0), (1.0, 1.0)), bent)
+    draft = Draft(replace(method, effective=(4.0, 16.0)), ((4.0, 16.0), (1.0, 1.0)), rows=bent)
     found, note = straightened(draft, 2.0, trials)
     assert found.shares == ((4.0, 0.25), (1.0, 0.25))
     assert found.method.bias_scale == (1.0, 50.0) and found.method.steps == (20, 7)

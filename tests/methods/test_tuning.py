@@ -11,17 +11,20 @@ from torch import Tensor, nn
 import bayeswise as bw
 from bayeswise.data import TensorRows
 from bayeswise.linalg import NumericalError
+from bayeswise.methods.bali_state import of_best
 from bayeswise.methods.choosing import clearly_best, largest, worth_it
 from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import each
-from bayeswise.methods.tuning import Draft, Tuning, _tempered, raced_shares
+from bayeswise.methods.rehearsals import Draft, _tempered, raced_shares
+from bayeswise.methods.tuning import Tuning
 from bayeswise.methods.updates import NaturalUpdate
+from bayeswise.training import train
 from bayeswise.trials import HeldOut
 from bayeswise.weights import Layerwise, Mixture
 from tests.methods.judged import Judged
 
 I, N = 4, 60  # noqa: E741
-SHORT = Tuning(lengths=(40,), members=2, step_sizes=(0.5, 1.0, 0.25), straight_shares=())
+SHORT = Tuning(lengths=(40,), small_members=2, race=40, step_sizes=(0.5, 1.0, 0.25), straight_shares=())
 
 
 def data(noise: float = 0.1, n: int = N, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -148,12 +151,12 @@ def test_the_held_out_likelihood_is_that_of_the_rows_that_were_left_out(splits):
         x, y = torch.stack([x, x + 0.1]), torch.stack([y, -y])
     problem, rows = prepared(x, y, **({} if splits is None else {"members": splits}))
     trials = HeldOut.of(problem, rows, 0, False, None)
-    posterior = trials.posterior(bw.BALI(steps=20), "trying")
+    posterior = trials.trial(bw.BALI(steps=20), "trying").posterior
     held_x, held_y = trials.held
     wanted = posterior.predict(held_x, 64).log_prob(trials.problem.units.to_user(held_y))  # (F · S, 6)
-    wanted = torch.stack([wanted[s :: splits or 1].flatten() for s in range(splits or 1)])  # (S, 18)
+    wanted = torch.stack([wanted[s :: splits or 1].flatten() for s in range(splits or 1)])  # (S, 24)
     torch.testing.assert_close(trials.log_lik(posterior), wanted if splits else wanted[0])
-    assert trials.n == 18 and trials.members == 3 * (splits or 1) and posterior.problem.n == 54
+    assert trials.n == 24 and trials.members == 4 * (splits or 1) and posterior.problem.n == 54
 
 
 def test_few_rows_and_streams_are_not_parted():
@@ -174,7 +177,7 @@ def test_everything_open_is_chosen_and_said():
     assert isinstance(posterior.weights, Mixture) and len(posterior.weights.parts) == 2
     summary = posterior.summary()
     for name in ("share of rows that count", "step size", "40 steps and temperature"):
-        chosen = rf"^{name} [\d.]+( and [\d.]+ in turn)? chosen by the log-likelihood of 18 held-out rows"
+        chosen = rf"^{name} [\d.]+( and [\d.]+ in turn)? chosen by the log-likelihood of 24 held-out rows"
         assert re.search(chosen, summary, re.M)
     assert "40 steps of 2 starts" in summary
 
@@ -215,7 +218,9 @@ def test_a_choice_can_be_written_down_again():
 
 def test_starts_have_the_share_of_their_turn():
     x, y = data()
-    posterior = fit(x, y, bw.BALI(tuning=replace(SHORT, members=3, shares=(1.0, 0.25), step_sizes=(0.5,))))
+    posterior = fit(
+        x, y, bw.BALI(tuning=replace(SHORT, small_members=3, shares=(1.0, 0.25), step_sizes=(0.5,)))
+    )
     parts: Any = posterior.weights
     rows = [round(float(part.layers["0"].dof), 6) for part in parts.parts]  # u0 + N_eff
     assert rows in ([60, 15, 60], [15, 60, 15])
@@ -251,7 +256,7 @@ def test_noise_is_not_learned():
 def test_a_clean_function_is_learned_with_all_rows():
     x, y = data(noise=0.0, n=200)
     posterior = fit(x, y, bw.BALI(tuning=replace(SHORT, lengths=(300,))))
-    assert re.search("200 rows counted as (200|800|200 to 800|800 to 3200),", posterior.summary())
+    assert re.search(r"200 rows counted as ([28]00|[28]00 to 800|[28]00 to 3200),", posterior.summary())
     x_new, y_new = data(noise=0.0, n=500, seed=9)
     assert float((posterior.predict(x_new).mean - y_new).square().mean().sqrt()) < 0.1
 
@@ -286,6 +291,60 @@ def test_a_tuned_run_repeats_itself_and_resumes(tmp_path):
     assert torch.equal(fit(x, y, method, checkpoint=store).predict(x).mean, whole)
 
 
+# ---------------------------------------------------------------------------- going on
+
+
+GOING = replace(SHORT, small_members=4, shares=(1.0, 4.0), step_sizes=(0.5,), more=0.25)
+
+
+@pytest.mark.parametrize("splits", [None, 2])
+def test_the_starts_of_the_rehearsal_go_on_with_all_rows(splits):
+    """By hand: a start on each of four parts, and a quarter as many steps more on all rows."""
+    x, y = data()
+    if splits:
+        x, y = torch.stack([x, x + 0.1]), torch.stack([y, y + 0.2 * x[:, 1:2]])
+    options = {} if splits is None else {"members": splits}
+    posterior = fit(x, y, bw.BALI(effective=1.0, tuning=GOING), **options)
+    assert re.search(r"^10 more steps on all rows, from where the rehearsal ended", posterior.summary(), re.M)
+
+    problem, rows = prepared(x, y, **options)
+    rows = replace(rows, batch_size=60)
+    trials = HeldOut.of(problem, rows, 0, False, None)
+    assert trials is not None and trials.folds == 4
+    state = trials.trial(bw.BALI(steps=40, effective=1.0), "trying").state
+    more = bw.BALI(steps=10, effective=1.0, members=4)
+    begun = replace(state, step=torch.zeros_like(state.step))
+    state = train(more, problem, rows, 0, progress=False, start=begun)
+    wanted: Any = more.posterior(problem, state, rows).weights
+    found: Any = posterior.weights
+    assert len(found.parts) == 4
+    for one, other in zip(found.parts, wanted.parts, strict=True):
+        for name, q in one.layers.items():
+            torch.testing.assert_close(q.mean, other.layers[name].mean, rtol=1e-9, atol=1e-12)
+
+
+def test_starts_that_cannot_be_spread_evenly_train_afresh():
+    x, y = data()
+    for members in (1, 3):
+        assert "more steps" not in fit(x, y, bw.BALI(members=members, tuning=GOING)).summary()
+
+
+def test_every_split_goes_on_from_the_state_that_it_chose():
+    """Two splits of three starts: the first chose the first state, the second the second."""
+    x, y = data()
+    wide = (x.expand(2, -1, -1), y.expand(2, -1, -1))
+    problem, rows = prepared(*wide, members=2)
+    states = [train(bw.BALI(steps=n, members=3), problem, rows, n, progress=False) for n in (3, 5)]
+    found = of_best(states, torch.tensor([0, 1]))
+    for k in range(6):
+        own, other = states[k % 2], states[1 - k % 2]
+        assert torch.equal(found.layers["0"].data.joint[k], own.layers["0"].data.joint[k])
+        assert torch.equal(found.layers["2"].gg[k], own.layers["2"].gg[k])
+        assert float(found.bias[k]) == float(own.bias)
+        assert not torch.equal(found.layers["0"].data.joint[k], other.layers["0"].data.joint[k])
+    assert of_best(states, torch.tensor(1)) is states[1]
+
+
 def test_classifiers_choose_too():
     x, y = data()
     labels = (y[:, 0] > 0).long()
@@ -313,14 +372,14 @@ def test_tunings_without_a_meaning_are_refused(settings):
 
 
 def test_candidates_that_break_down_do_not_stop_the_run(monkeypatch):
-    own = HeldOut.posterior
+    own = HeldOut.trial
 
     def broken(self: Any, method: Any, what: str) -> Any:
         if what == "choosing the step size":
             raise NumericalError("layer 0 is not positive definite")
         return own(self, method, what)
 
-    monkeypatch.setattr(HeldOut, "posterior", broken)
+    monkeypatch.setattr(HeldOut, "trial", broken)
     posterior = fit(*data(), bw.BALI(tuning=SHORT))
     assert "step size: a rule of thumb, because the candidates could not be compared" in posterior.summary()
     assert "step size 0.5, temperature" in posterior.summary()
@@ -346,14 +405,14 @@ def test_the_first_candidate_stays_unless_another_is_better_by_a_standard_error(
 
 
 def test_the_temperature_is_chosen_with_few_of_the_starts(monkeypatch):
-    seen, own = {}, HeldOut.posterior
+    seen, own = {}, HeldOut.trial
 
     def watched(self: Any, method: Any, what: str) -> Any:
         seen[what] = (method.members, method.length)
         return own(self, method, what)
 
-    monkeypatch.setattr(HeldOut, "posterior", watched)
-    fit(*data(), bw.BALI(tuning=replace(SHORT, members=3)))
+    monkeypatch.setattr(HeldOut, "trial", watched)
+    fit(*data(), bw.BALI(tuning=replace(SHORT, small_members=3)))
     assert seen == {
         "choosing the share of rows that count": (6, 40),
         "choosing the step size": (3, 40),
@@ -400,13 +459,21 @@ def test_lengths_are_bounded_by_the_rows_that_they_see():
     narrow, wide = (
         bw.fit(model, data(), bw.Gaussian(), bw.BALI(steps=1)).problem.network for model in (net(), big)
     )
-    assert Tuning().steps(narrow, 100) == (625, 5000)
-    assert Tuning().steps(narrow, 277) == (625, 5000)
-    assert Tuning().steps(narrow, 400) == (625, 5000)
-    assert Tuning().steps(narrow, 691) == (625, 3704)
-    assert Tuning().steps(narrow, 927) == (625, 2761)
-    assert Tuning().steps(narrow, 1024) == (625, 2500)
+    two = Tuning(lengths=(625, 5000))
+    assert two.steps(narrow, 400) == (625, 5000)
+    assert two.steps(narrow, 691) == (625, 3704)
+    assert two.steps(narrow, 1024) == (625, 2500)
+    assert Tuning().steps(narrow, 256) == Tuning().steps(narrow, 1024) == (2500,)
     assert Tuning().steps(wide, 1024) == (312, 625, 1250)
+
+
+def test_steps_of_a_small_network_take_a_part_of_the_rows():
+    big = nn.Sequential(nn.Linear(I, 230), nn.Linear(230, 230), nn.Linear(230, 1)).double()
+    narrow, wide = (
+        bw.fit(model, data(), bw.Gaussian(), bw.BALI(steps=1)).problem.network for model in (net(), big)
+    )
+    assert [bw.BALI().batch(narrow, n) for n in (100, 4_000, 8_000, 50_000)] == [256, 256, 500, 1024]
+    assert bw.BALI().batch(wide, 8_000) == 1024 == bw.BALI(steps=10).batch(narrow, 8_000)
 
 
 def test_rehearsals_without_a_figure_do_not_choose_a_temperature(monkeypatch):

@@ -115,10 +115,10 @@ class RegressionStats:
 class DiagonalPrior:
     """The pseudo-data of W | Σ ~ MN(0, variance·I, Σ), Σ ~ IW(scale·I, dof), kept as four numbers.
 
-    The scale may be another for each member, (…,).
+    Variance and scale may be others for each member, (…,).
     """
 
-    variance: float  # of R0
+    variance: float | Tensor  # of R0
     scale: float | Tensor  # of U0
     dof: float  # u0
     inputs: int
@@ -132,13 +132,14 @@ class DiagonalPrior:
 
     @cached_property
     def _diagonal(self) -> Tensor:
-        scale = torch.as_tensor(self.scale, dtype=torch.float64)[..., None]  # (…, 1)
-        precision = torch.full_like(scale, 1 / self.variance)
-        lead = scale.shape[:-1]
+        both = (torch.as_tensor(t, dtype=torch.float64) for t in (self.variance, self.scale))
+        variance, scale = torch.broadcast_tensors(*both)  # (…,)
+        lead = scale.shape
+        precision, scale = (1 / variance)[..., None], scale[..., None]
         return torch.cat([precision.expand(*lead, self.inputs), scale.expand(*lead, self.outputs)], -1)
 
     def stats(self, device: torch.device | None = None) -> RegressionStats:
         """The same as dense statistics."""
-        own = torch.as_tensor(self.scale, dtype=torch.float64, device=device)[..., None, None]
-        scale = own * torch.eye(self.outputs, dtype=torch.float64, device=device)
-        return RegressionStats.prior(self.variance, scale, self.dof, self.inputs)
+        joint = torch.diag_embed(self._diagonal.to(device))  # (…, I+O, I+O)
+        n = torch.full(joint.shape[:-2], float(self.dof), dtype=torch.float64, device=device)
+        return RegressionStats(joint, n, self.inputs)

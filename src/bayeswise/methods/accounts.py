@@ -28,7 +28,7 @@ def about_layer(view: LayerView, prior: DiagonalPrior, q: MatrixNormalInverseWis
     noise = q.noise.diagonal(dim1=-2, dim2=-1).mean().sqrt()
     shape = " x ".join(map(str, (*view.groups, view.inputs, view.outputs)))
     return (
-        f'layer "{view.name}": {shape}, prior variance {prior.variance:.3g}, '
+        f'layer "{view.name}": {shape}, prior variance {words(prior.variance)}, '
         f"mean noise {float(noise):.3g}, condition {float(condition(q.factor).max()):.1e}"
     )
 

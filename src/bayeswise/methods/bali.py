@@ -48,7 +48,7 @@ from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import Each, all_positive, each, layer_of_start, repeated, widened
 from bayeswise.methods.protocol import Batch, Chosen, Data, Info, Steps, Trials
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
-from bayeswise.methods.tuning import Tuning, tuned, weights
+from bayeswise.methods.tuning import Tuning, tuned
 from bayeswise.methods.updates import NaturalUpdate, Targets, Update, empty_stats, mean_squares
 from bayeswise.networks import LayerView, LocalNoise, Network, layer_signals
 from bayeswise.posterior import Posterior
@@ -59,10 +59,10 @@ from bayeswise.weights import Layerwise, LayerwiseDrawn, Mixture
 Find = Callable[[DiagonalPrior, Any, str], MatrixNormalInverseWishart]
 STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
 WIDE = 200  # inputs of the first layer from which means move instead of statistics
-FEW = 1000  # rows up to which a small network is tuned and trained in float64
+FEW, FEW_EACH = 500, 20  # rows, or rows for each input, up to which small networks train in float64
 NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
 POSITIVE = (
-    "step_size steps noise_floor hidden_noise_floor initial_scale bias_scale members temperature".split()
+    "step_size steps noise_floor hidden_noise_floor initial_scale bias_scale prior_scale members temperature"
 )
 
 
@@ -71,7 +71,8 @@ class BALI:
     """Bayesian layerwise inference. Every default stands here and nowhere else.
 
     `prior` None means FanIn(40) for regression and FanIn(10) for classification, Isotropic for a first layer
-    of at most 16 inputs; `first_prior` and `last_prior` None mean `prior`. `effective` None is N_eff = N
+    of at most 16 inputs; `first_prior` and `last_prior` None mean `prior`; `prior_scale` times its variance
+    is what counts, for all or for each member. `effective` None is N_eff = N
     below 1,000 rows and 0.25 N above. `start` "draw" begins with random weights, "model" with the module's
     own; `bias_scale` is how many times wider than its weights the first layer's biases are drawn: with 100 a
     network of ReLUs starts as a straight line, because no kink lies among the data. `noise` "mode" keeps Σ at
@@ -79,9 +80,9 @@ class BALI:
     one run; predictions are their mixture. `temperature` multiplies Σ once the run is over: of the output
     layer of a regression, and so the noise; else of every layer.
 
-    `steps` None means that `tuning` chooses how long to train, and step size, N_eff, bias scale, members and
+    `steps` None means that `tuning` chooses how long to train, and step size, N_eff, the scales, members and
     temperature where they are None, from the training rows alone (see methods/tuning.py). With a number of
-    steps None means a rule of thumb: step size 0.5, N_eff as above, bias scale 1, one member, temperature 1.
+    steps None means a rule of thumb: step size 0.5, N_eff as above, both scales 1, one member, temperature 1.
     """
 
     step_size: Each | None = None
@@ -91,6 +92,7 @@ class BALI:
     prior: Prior | None = None
     first_prior: Prior | None = None
     last_prior: Prior | None = None
+    prior_scale: Each | None = None
     noise_floor: float = 1e-4
     hidden_noise_floor: float = 1e-4
     dof: float = 0.0
@@ -115,7 +117,7 @@ class BALI:
             if prior is not None and (isinstance(prior, type) or not hasattr(prior, "variance")):
                 number = prior if isinstance(prior, Real) else "variance"
                 raise TypeError(f"BALI: {name} is a prior, not {prior!r}; use bw.FanIn({number})")
-        for name in POSITIVE:
+        for name in POSITIVE.split():
             if getattr(self, name) is not None and not all_positive(f"BALI: {name}", getattr(self, name)):
                 raise ValueError(f"BALI: {name} must be positive, not {getattr(self, name)}")
         if self.effective is not None and not all_positive("BALI: effective", self.effective):
@@ -175,7 +177,8 @@ class BALI:
 
     def refines(self, problem: Problem) -> bool:
         """What is chosen from few rows, and trained, is in float64: choices hang on what rounding leaves."""
-        return self.open and problem.n <= FEW and weights(problem.network) <= self.tuning.small
+        few = problem.n <= max(FEW, FEW_EACH * problem.network.layers[0].inputs)
+        return self.open and few and self.tuning.is_small(problem.network)
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> BALIState:
         """Zero averages, and starting weights."""
@@ -278,7 +281,8 @@ class BALI:
         """R0, U0 and u0 of a layer."""
         prior = self._prior(problem, view)
         floor = self.noise_floor if view.name == last_layer(problem) else self.hidden_noise_floor
-        variance = prior.variance * prior.scale(view.inputs)
+        variance = each(self.prior_scale or 1.0, problem, len(view.groups)) * prior.variance
+        variance = variance * prior.scale(view.inputs)
         n_eff = problem.effective_rows(self.fraction(problem, len(view.groups)))
         return DiagonalPrior(variance, floor * n_eff, self.dof, view.inputs, view.outputs)
 

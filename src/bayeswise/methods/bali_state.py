@@ -173,7 +173,7 @@ def last_layer(problem: Problem) -> str:
     return problem.network.output_layer or problem.network.layers[-1].name
 
 
-def of_best(states: Sequence[BALIState], best: Tensor) -> BALIState:
+def of_best(states: Sequence[Any], best: Tensor) -> BALIState:
     """Of several states with E·S members each the best (S,) for every split."""
     if best.dim() == 0 or len(states) == 1:
         return states[int(best.max())]

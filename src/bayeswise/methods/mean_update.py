@@ -127,7 +127,9 @@ class MeanUpdate:
             raise TypeError("MeanUpdate has one rate for all members; use NaturalUpdate where lengths differ")
         data = data if int(data.steps) else replace(data, mean=batch.w.to(data.mean))
         r = batch.residual(data.mean)  # (…, R, O)
-        g = _times(weight, batch.x.mT @ r).to(data.xx) - data.mean.to(data.xx) / prior.variance  # G
+        g = _times(weight, batch.x.mT @ r).to(data.xx) - _times(
+            1 / prior.variance, data.mean.to(data.xx)
+        )  # G
         if data.spread.numel():
             d, fitted = rate * (data.spread @ g), None  # γ R G (…, I, O)
             data = replace(data, jitter=torch.zeros_like(data.jitter))
@@ -167,7 +169,7 @@ def _with_rest(
     new = _times(weight, gram(r)).double()
     if fitted is not None:
         (g, d), mean = (part.double() for part in fitted), data.mean.double()
-        new = new + mean.mT @ mean / prior.variance - d.mT @ g
+        new = new + _times(1 / prior.variance, mean.mT @ mean) - d.mT @ g
     rest = data.rest.mul_(1 - rate).add_(0.5 * rate * (new + new.mT))
     found = factorise(_plus(rest, prior.scale), f"{name}: noise")
     data.factor[..., prior.inputs :, prior.inputs :] = found.lower.to(data.factor.dtype)

@@ -48,12 +48,13 @@ TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 9))  # 1/128 … 16
 class Draft:
     """A method while it is being chosen; the finalists for N_eff / N take turns from start to start.
 
-    Where the networks of the rehearsal go on in the run itself, all starts rehearse, some on each part of
-    the rows; else a few.
+    The first starts have the first of the prior's scales, the last the last. Where the networks of the
+    rehearsal go on in the run itself, all starts rehearse, some on each part of the rows; else a few.
     """
 
     method: BALI
     shares: tuple[Each, ...] = ()
+    scales: tuple[Each, ...] = ()
     goes_on: bool = False
     rows: Tensor | None = None  # the likelihoods of held-out rows (…, R) under it, once it was rehearsed
     state: BALIState | None = None  # at the end of the rehearsal, where it goes on
@@ -65,11 +66,18 @@ class Draft:
 
     def run(self, starts: int, members: int) -> BALI:
         """The method with so many starts, for a problem with so many members."""
-        own = tuple(for_members(share, members) for share in self.shares[:starts])
-        turns = tuple(share for start in range(starts) for share in own[start % len(own)]) if own else None
-        alike = turns is None or len(set(turns)) == 1
-        effective = self.method.effective if turns is None else turns[0] if alike else turns
-        return replace(self.method, members=starts, effective=effective)
+        shares, scales = self.shares[:starts], self.scales
+        turns = tuple(shares[start % len(shares)] for start in range(starts)) if shares else ()
+        parts = tuple(scales[start * len(scales) // starts] for start in range(starts)) if scales else ()
+        method = replace(self.method, members=starts)
+        method = replace(method, effective=_one_or_each(turns, members)) if turns else method
+        return replace(method, prior_scale=_one_or_each(parts, members)) if parts else method
+
+
+def _one_or_each(values: tuple[Each, ...], members: int) -> Each:
+    """A setting of every start, for each of its members; one number where all are alike."""
+    own = tuple(value for each in values for value in for_members(each, members))
+    return own[0] if len(set(own)) == 1 else own
 
 
 def raced_shares(draft: Draft, values: tuple[float, ...], trials: Trials) -> tuple[Draft, str]:
@@ -126,14 +134,14 @@ def rehearsed(draft: Draft, lengths: tuple[int, ...], worth: float, trials: Tria
         chosen = worth_it(torch.stack([stage.rows for stage in stages]), worth)  # (…,)
         if not bool((chosen == len(stages) - 1).any()):
             break
-    best = _best(stages, chosen)
+    best = _best(stages, chosen, draft.goes_on)
     steps = lengths[0] if len(lengths) == 1 else for_each(lengths, chosen)
     temperature = method.temperature or for_each(TEMPERATURES, best.warm)
     shown = ", ".join(f"{n}: {one.rows.mean():.3f}" for n, one in zip(lengths, stages, strict=False))
     warmth = f" and temperature {words(temperature)}" if method.temperature is None else ""
     why = f"{words(steps)} steps{warmth} chosen {_by(trials)} ({shown})"
-    method, state = replace(method, steps=steps, temperature=temperature), best.state
-    return replace(draft, method=method, rows=best.rows, state=state if draft.goes_on else None), why
+    method = replace(method, steps=steps, temperature=temperature)
+    return replace(draft, method=method, rows=best.rows, state=best.state), why
 
 
 def straightened(draft: Draft, temperature: Each | None, trials: Trials) -> tuple[Draft, str]:
@@ -156,12 +164,13 @@ def straightened(draft: Draft, temperature: Each | None, trials: Trials) -> tupl
         temperature=where_won(wins, warmth, bent.temperature or 1.0),
     )
     shares = tuple(where_won(wins, share, other) for other in draft.shares)
-    state = None if draft.state is None else of_best([draft.state, straight.state], wins.long())
+    scales = tuple(where_won(wins, 1.0, other) for other in draft.scales)
+    state = of_best([draft.state, straight.state], wins.long()) if draft.goes_on else None
     where = "" if bool(wins.all()) else f" in {int(wins.sum())} of {wins.numel()} splits"
     what = f"share {words(share)}, {own.straight_steps} steps and temperature {words(warmth)}"
     shown = means_of(("bent", "straight"), both)
     note = f"a straight start instead{where}, {what} chosen {_by(trials)} ({shown})"
-    return replace(draft, method=method, shares=shares, rows=None, state=state), note
+    return replace(draft, method=method, shares=shares, scales=scales, rows=None, state=state), note
 
 
 def _straight_rehearsal(draft: Draft, temperature: Each | None, trials: Trials) -> tuple[Tensor, Rehearsal]:
@@ -181,7 +190,7 @@ def _straight_rehearsal(draft: Draft, temperature: Each | None, trials: Trials) 
         for share in own.straight_shares
     ]
     best = largest(torch.stack([one.rows for one in found]).mean(-1))
-    return best, _best(found, best)
+    return best, _best(found, best, draft.goes_on)
 
 
 @dataclass(frozen=True)
@@ -190,14 +199,14 @@ class Rehearsal:
 
     rows: Tensor  # the likelihoods of held-out rows (…, R)
     warm: Tensor  # at which of the temperatures (…,)
-    state: BALIState
+    state: BALIState | None
 
 
-def _best(rehearsals: Sequence[Rehearsal], best: Tensor) -> Rehearsal:
-    """Of several rehearsals the best (…,) in every split."""
+def _best(rehearsals: Sequence[Rehearsal], best: Tensor, goes_on: bool) -> Rehearsal:
+    """Of several rehearsals the best (…,) in every split; with its state where networks go on from it."""
     rows = taken(torch.stack([one.rows for one in rehearsals]), best)
     warm = torch.stack([one.warm for one in rehearsals]).gather(0, best[None])[0]
-    return Rehearsal(rows, warm, of_best([one.state for one in rehearsals], best))
+    return Rehearsal(rows, warm, of_best([one.state for one in rehearsals], best) if goes_on else None)
 
 
 def _rehearsal(method: BALI, trials: Trials, what: str) -> Rehearsal:

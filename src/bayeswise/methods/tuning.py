@@ -59,7 +59,8 @@ class Tuning:
     small one has `small_members` starts, one of up to `medium` weights `members`, a larger one has one.
 
     `shares` and `step_sizes` are the candidates for N_eff / N and α, of each the first where nothing speaks
-    for another; they race for `race` steps. In classification the last layer moves by α as well:
+    for another; they race for `race` steps. In regression starts have priors `prior_scales` times as wide,
+    equally many each. In classification the last layer moves by α as well:
     `label_step_sizes` are smaller, and `label_shares` do without the largest. `finalists` of the shares train
     in the end, where there are so many starts. `rehearsal` is how many of the starts choose length and
     temperature where the run begins afresh, and `worth` what a longer run must gain: held-out log-likelihood
@@ -68,8 +69,8 @@ class Tuning:
     they are not tried.
     """
 
-    lengths: tuple[int, ...] = (2_500,)
-    more: float = 0.2
+    lengths: tuple[int, ...] = (5_000,)
+    more: float = 0.1
     rows: int = 2_560_000
     part: float = 0.0625
     least: int = 256
@@ -80,6 +81,7 @@ class Tuning:
     shares: tuple[float, ...] = (1.0, 4.0, 16.0, 0.25, 0.0625, 0.015625)
     label_shares: tuple[float, ...] = (1.0, 4.0, 0.25, 0.0625, 0.015625)
     race: int = 312
+    prior_scales: tuple[float, ...] = (1.0, 10.0)
     finalists: int = 2
     straight_shares: tuple[float, ...] = (1.0, 0.0625)
     straight: float = 100.0
@@ -105,6 +107,7 @@ class Tuning:
             "shares",
             "label_shares",
             "straight_shares",
+            "prior_scales",
             "step_sizes",
             "label_step_sizes",
         ):
@@ -166,7 +169,8 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
     if trials is None:
         method = replace(method, steps=lengths[min(1, len(lengths) - 1)])
         return Chosen(method, ("no rows could be held out: N_eff, steps and temperature are rules of thumb",))
-    draft = Draft(method, goes_on=_goes_on(method, problem, trials))
+    scales = own.prior_scales if problem.is_regression and method.prior_scale is None else ()
+    draft = Draft(method, scales=scales, goes_on=_goes_on(method, problem, trials))
     for name, choose in _choices(method, problem, trials, lengths, one_rate).items():
         if name != "steps" and getattr(method, name) is not None:
             continue
