@@ -96,9 +96,13 @@ def test_what_is_given_trains_in_the_precision_of_the_rows() -> None:
     assert trained_in(network(), *table(), bw.BALI(steps=2)) == torch.float32
 
 
-@pytest.mark.parametrize(("rows", "wanted"), [(40, torch.float64), (41, torch.float32)])
-def test_many_rows_stay_in_their_precision(monkeypatch, rows: int, wanted: torch.dtype) -> None:
-    monkeypatch.setattr(bali, "FEW", 40)
+@pytest.mark.parametrize(("rows", "wanted"), [(42, torch.float64), (43, torch.float32)])
+@pytest.mark.parametrize(
+    ("few", "each"), [(42, 1), (10, 7)]
+)  # rows, or rows for each of five inputs and a bias
+def test_many_rows_stay_in_their_precision(monkeypatch, rows, wanted, few: int, each: int) -> None:
+    monkeypatch.setattr(bali, "FEW", few)
+    monkeypatch.setattr(bali, "FEW_EACH", each)
     assert trained_in(network(), *table(rows), METHOD) == wanted
 
 

@@ -55,7 +55,7 @@ def chosen(n: int, bent: bool, rows: int = 2_000) -> tuple[bw.Posterior, float, 
 def test_a_few_rows_of_a_line_are_fitted_straight():
     posterior, ours, ridge = chosen(20, bent=False)
     assert any(note.startswith("a straight start instead, share ") for note in posterior.notes)
-    assert "20 steps of 8 starts" in posterior.summary()  # more, after 100 in the rehearsal
+    assert "10 steps of 8 starts" in posterior.summary()  # more, after 100 in the rehearsal
     assert ours < 1.1 * ridge
 
 

@@ -201,6 +201,31 @@ def test_the_two_best_shares_take_turns_in_every_split():
     assert Draft(method, (4.0, 1.0)).run(3, 1).effective == (4.0, 1.0, 4.0)
 
 
+def test_half_of_the_starts_have_a_wider_prior():
+    draft = Draft(bw.BALI(members=4), (1.0, 4.0), (1.0, 10.0))
+    assert draft.run(4, 1).prior_scale == (1.0, 1.0, 10.0, 10.0)
+    assert draft.run(4, 1).effective == (1.0, 4.0, 1.0, 4.0)
+    assert draft.run(2, 3).prior_scale == (1.0,) * 3 + (10.0,) * 3
+    assert draft.run(1, 3).prior_scale == 1.0
+    assert Draft(bw.BALI(prior_scale=3.0)).run(2, 1).prior_scale == 3.0
+
+
+@pytest.mark.parametrize("update", [NaturalUpdate(), MeanUpdate()], ids=repr)
+def test_a_prior_scale_is_a_wider_prior(update):
+    """Of two members the second has the prior that is three times as wide: as if it had been given."""
+    x, y = data()
+    wide = (x.expand(2, -1, -1), y.expand(2, -1, -1))
+    both = fit(*wide, bw.BALI(steps=20, prior_scale=(1.0, 3.0), update=update), members=2).weights
+    for k, variance in enumerate((2.0, 6.0)):
+        own = bw.BALI(steps=20, prior=bw.FanIn(variance), update=update)
+        scaled = bw.BALI(steps=20, prior=bw.FanIn(2.0), prior_scale=(1.0, 3.0), update=update)
+        found, wanted = (fit(*wide, method, members=2).weights for method in (scaled, own))
+        for name, q in found.layers.items():
+            torch.testing.assert_close(q.mean[k], wanted.layers[name].mean[k], rtol=1e-9, atol=1e-12)
+            torch.testing.assert_close(q.noise[k], wanted.layers[name].noise[k], rtol=1e-9, atol=1e-12)
+    assert not torch.allclose(both.layers["0"].mean[0], both.layers["0"].mean[1])
+
+
 def test_what_was_given_is_not_said_to_be_chosen():
     x, y = data()
     lengths = replace(SHORT, lengths=(20, 40), step_sizes=(0.5,))
@@ -463,7 +488,7 @@ def test_lengths_are_bounded_by_the_rows_that_they_see():
     assert two.steps(narrow, 400) == (625, 5000)
     assert two.steps(narrow, 691) == (625, 3704)
     assert two.steps(narrow, 1024) == (625, 2500)
-    assert Tuning().steps(narrow, 256) == Tuning().steps(narrow, 1024) == (2500,)
+    assert Tuning().steps(narrow, 256) == (5000,) and Tuning().steps(narrow, 1024) == (2500,)
     assert Tuning().steps(wide, 1024) == (312, 625, 1250)
 
 
@@ -524,3 +549,17 @@ def test_a_split_finds_the_temperature_that_it_finds_alone():
     alone = torch.tensor([[[a] * 3] for a in first])
     assert _tempered(posterior, range(23), Asked(both, 2))[1].tolist() == [8, 17]
     assert _tempered(posterior, range(23), Asked(alone, 1))[1].tolist() == [8]
+
+
+def test_where_a_wide_prior_breaks_down_all_starts_have_the_narrow_one(monkeypatch):
+    own = HeldOut.trial
+
+    def broken(self: Any, method: Any, what: str) -> Any:
+        if isinstance(method.prior_scale, tuple):
+            raise NumericalError("layer 0 is not positive definite")
+        return own(self, method, what)
+
+    monkeypatch.setattr(HeldOut, "trial", broken)
+    summary = fit(*data(), bw.BALI(tuning=GOING)).summary()
+    assert "40 steps and temperature" in summary and "10 more steps" in summary
+    assert 'layer "0": 5 x 8, prior variance 40, ' in summary

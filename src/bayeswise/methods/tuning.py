@@ -45,6 +45,8 @@ from bayeswise.problem import Problem
 if TYPE_CHECKING:
     from bayeswise.methods.bali import BALI
 
+Choose = Callable[[Draft], tuple[Draft, str]]
+
 LARGER = (8, 4, 2)  # the parts of the most steps that a larger network trains for
 CUT = 1.6  # a length is left out where the last is not so many times as long
 
@@ -177,7 +179,7 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
         if name == "steps" and method.temperature is not None and len(lengths) == 1:
             continue
         try:
-            draft, note = choose(draft)
+            draft, note = _without_breakdown(choose, draft)
         except NumericalError as error:  # a candidate broke down: the run itself need not
             why = f"a rule of thumb, because the candidates could not be compared ({error})"
             note = f"{WORDS[name]}: {why}" if name in WORDS else ""  # bent starts need no excuse
@@ -185,14 +187,24 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
     return _finished(draft, problem, trials, notes)
 
 
+def _without_breakdown(choose: Choose, draft: Draft) -> tuple[Draft, str]:
+    """What is chosen; if a run breaks down, with one prior for all: a wide one lets rounding errors grow."""
+    try:
+        return choose(draft)
+    except NumericalError:
+        if not draft.scales:
+            raise
+        return choose(replace(draft, scales=()))
+
+
 def _choices(
     method: BALI, problem: Problem, trials: Trials, lengths: tuple[int, ...], one_rate: bool
-) -> dict[str, Callable[[Draft], tuple[Draft, str]]]:
+) -> dict[str, Choose]:
     """What there is to choose, in this order."""
     own, network = method.tuning, problem.network
     shares, sizes = own.candidates(problem)
     worth = own.worth if problem.is_regression else own.label_worth
-    choices: dict[str, Callable[[Draft], tuple[Draft, str]]] = {
+    choices: dict[str, Choose] = {
         "effective": lambda draft: raced_shares(draft, shares, trials),
         "step_size": lambda draft: raced_step_size(draft, sizes, trials),
         "steps": lambda draft: rehearsed(draft, lengths, worth, trials),
