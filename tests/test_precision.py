@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import bayeswise as bw
-from bayeswise.methods import bali
 
 N, INPUTS = 60, 5
 TUNING = bw.Tuning(lengths=(20,), rows=160 * N, shares=(1.0, 0.25), straight_shares=())
@@ -100,10 +99,9 @@ def test_what_is_given_trains_in_the_precision_of_the_rows() -> None:
 @pytest.mark.parametrize(
     ("few", "each"), [(42, 1), (10, 7)]
 )  # rows, or rows for each of five inputs and a bias
-def test_many_rows_stay_in_their_precision(monkeypatch, rows, wanted, few: int, each: int) -> None:
-    monkeypatch.setattr(bali, "FEW", few)
-    monkeypatch.setattr(bali, "FEW_EACH", each)
-    assert trained_in(network(), *table(rows), METHOD) == wanted
+def test_many_rows_stay_in_their_precision(rows: int, wanted: torch.dtype, few: int, each: int) -> None:
+    method = bw.BALI(tuning=replace(TUNING, few=few, few_each=each))
+    assert trained_in(network(), *table(rows), method) == wanted
 
 
 def test_large_networks_stay_in_their_precision() -> None:

@@ -49,7 +49,7 @@ from bayeswise.methods.members import Each, all_positive, each, layer_of_start, 
 from bayeswise.methods.protocol import Batch, Chosen, Data, Info, Steps, Trials
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
 from bayeswise.methods.tuning import Tuning, tuned
-from bayeswise.methods.updates import NaturalUpdate, Targets, Update, empty_stats, mean_squares
+from bayeswise.methods.updates import NaturalUpdate, Targets, Update, empty_stats, mean_squares, step_scale
 from bayeswise.networks import LayerView, LocalNoise, Network, layer_signals
 from bayeswise.posterior import Posterior
 from bayeswise.priors import FanIn, Isotropic, Prior
@@ -59,11 +59,8 @@ from bayeswise.weights import Layerwise, LayerwiseDrawn, Mixture
 Find = Callable[[DiagonalPrior, Any, str], MatrixNormalInverseWishart]
 STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
 WIDE = 200  # inputs of the first layer from which means move instead of statistics
-FEW, FEW_EACH = 500, 20  # rows, or rows for each input, up to which small networks train in float64
 NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
-POSITIVE = (
-    "step_size steps noise_floor hidden_noise_floor initial_scale bias_scale prior_scale members temperature"
-)
+POSITIVE = "step_size steps noise_floor hidden_noise_floor initial_scale members temperature".split()
 
 
 @dataclass(frozen=True)
@@ -117,7 +114,7 @@ class BALI:
             if prior is not None and (isinstance(prior, type) or not hasattr(prior, "variance")):
                 number = prior if isinstance(prior, Real) else "variance"
                 raise TypeError(f"BALI: {name} is a prior, not {prior!r}; use bw.FanIn({number})")
-        for name in POSITIVE.split():
+        for name in (*POSITIVE, "bias_scale", "prior_scale"):
             if getattr(self, name) is not None and not all_positive(f"BALI: {name}", getattr(self, name)):
                 raise ValueError(f"BALI: {name} must be positive, not {getattr(self, name)}")
         if self.effective is not None and not all_positive("BALI: effective", self.effective):
@@ -177,8 +174,7 @@ class BALI:
 
     def refines(self, problem: Problem) -> bool:
         """What is chosen from few rows, and trained, is in float64: choices hang on what rounding leaves."""
-        few = problem.n <= max(FEW, FEW_EACH * problem.network.layers[0].inputs)
-        return self.open and few and self.tuning.is_small(problem.network)
+        return self.open and self.tuning.is_little(problem.network, problem.n)
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> BALIState:
         """Zero averages, and starting weights."""
@@ -366,15 +362,11 @@ class BALI:
         else:
             sums = rule.sums(old.data, signal.x, signal.g) if e is None else None
             gg = moved_(old.gg, mean_squares(signal.g, sums), grouped(rate, 1))
-            scale = self._scale(problem, gg, signal.g.dtype, groups)
+            scale = step_scale(each(self.alpha, problem, groups + 1), gg, signal.g.dtype)
             batch = Targets(signal.x, w, signal.z, signal.g, setting.title, scale, sums)
         batch = batch if e is None else batch.around(e)
         weight = problem.row_weight(signal.x.shape[-2], self.fraction(problem, groups))  # N_eff / R
         return LayerState(rule(setting.prior, old.data, batch, rate, weight), gg)
-
-    def _scale(self, problem: Problem, gg: Tensor, dtype: torch.dtype, groups: int) -> Tensor:
-        """α / sqrt(Ψgg) (…, O), finite for a unit without a gradient, however long its Ψgg has decayed."""
-        return each(self.alpha, problem, groups + 1) * gg.clamp_min(torch.finfo(dtype).tiny).rsqrt()
 
     def _updated_residual(
         self, problem: Problem, old: RegressionStats | None, y: Tensor, f: Tensor, rate: float | Tensor

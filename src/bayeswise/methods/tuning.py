@@ -57,18 +57,18 @@ class Tuning:
 
     A network of at most `small` weights takes a step with a `part` of the rows, `least` to 1,024 of them,
     trains for one of the `lengths`, in steps, as far as it sees no more than `rows` rows, and then for `more`
-    times this length on all rows. A larger one trains for an eighth, a quarter or a half of these rows. A
-    small one has `small_members` starts, one of up to `medium` weights `members`, a larger one has one.
+    times this length on all rows; in float64 if there are `few` rows, or `few_each` for each input. A larger
+    one trains for an eighth, a quarter or a half of these rows. A small one has `small_members` starts, one
+    of up to `medium` weights `members`, a larger one has one.
 
     `shares` and `step_sizes` are the candidates for N_eff / N and α, of each the first where nothing speaks
     for another; they race for `race` steps. In regression starts have priors `prior_scales` times as wide,
-    equally many each. In classification the last layer moves by α as well:
-    `label_step_sizes` are smaller, and `label_shares` do without the largest. `finalists` of the shares train
-    in the end, where there are so many starts. `rehearsal` is how many of the starts choose length and
-    temperature where the run begins afresh, and `worth` what a longer run must gain: held-out log-likelihood
-    per row, with labels `label_worth`. Straight starts have biases `straight` times as wide, one of the
-    `straight_shares`, and train for `straight_steps`; without such shares, or with more than `straight_rows`,
-    they are not tried.
+    equally many each. In classification the last layer moves by α as well: `label_step_sizes` are smaller,
+    and `label_shares` do without the largest. `finalists` of the shares train in the end, where there are so
+    many starts. `rehearsal` is how many of the starts choose length and temperature where the run begins
+    afresh, and `worth` what a longer run must gain: held-out log-likelihood per row, with labels
+    `label_worth`. Straight starts have biases `straight` times as wide, one of the `straight_shares`, and
+    train for `straight_steps`; without such shares, or with more than `straight_rows`, they are not tried.
     """
 
     lengths: tuple[int, ...] = (5_000,)
@@ -79,6 +79,8 @@ class Tuning:
     small_members: int = 8
     members: int = 4
     small: int = 50_000
+    few: int = 500
+    few_each: int = 20
     medium: int = 100_000
     shares: tuple[float, ...] = (1.0, 4.0, 16.0, 0.25, 0.0625, 0.015625)
     label_shares: tuple[float, ...] = (1.0, 4.0, 0.25, 0.0625, 0.015625)
@@ -97,8 +99,8 @@ class Tuning:
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
-        counts = "rows least small_members members small medium race finalists straight_steps straight_rows"
-        for name in (*counts.split(), "rehearsal"):
+        counts = "rows least small_members members small few few_each medium race finalists rehearsal"
+        for name in (*counts.split(), "straight_steps", "straight_rows"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
         for name in ("lengths", "shares", "label_shares", "step_sizes", "label_step_sizes"):
@@ -154,6 +156,11 @@ class Tuning:
     def is_small(self, network: Network) -> bool:
         """Whether a run costs little."""
         return weights(network) <= self.small
+
+    def is_little(self, network: Network, n: int) -> bool:
+        """Whether few rows, or few for each input, are all there is to choose by."""
+        inputs = max((view.inputs for view in network.layers[:1]), default=0)
+        return self.is_small(network) and n <= max(self.few, self.few_each * inputs)
 
 
 def weights(network: Network) -> int:

@@ -140,6 +140,11 @@ def mean_squares(g: Tensor, sums: RegressionStats | None) -> Tensor:
     return sums.joint.diagonal(dim1=-2, dim2=-1)[..., sums.inputs :] / g.shape[-2]
 
 
+def step_scale(alpha: float | Tensor, gg: Tensor, dtype: torch.dtype) -> Tensor:
+    """α / sqrt(Ψgg) (…, O), finite for a unit without a gradient, however long its Ψgg has decayed."""
+    return alpha * gg.clamp_min(torch.finfo(dtype).tiny).rsqrt()
+
+
 def empty_stats(shape: Shape) -> RegressionStats:
     """No data yet."""
     size = shape.inputs + shape.outputs
