@@ -24,12 +24,13 @@ import bayeswise as bw
 from bayeswise.bench.datasets import load, rows
 from bayeswise.bench.models import mlp
 from bayeswise.bench.settings import recipe
-from bayeswise.methods.tuning import TEMPERATURES, Draft
+from bayeswise.methods.rehearsals import TEMPERATURES, Draft
 from bayeswise.posterior import Posterior
 from bayeswise.weights import Layerwise, Mixture
 
 SPLITS, STEPS = 5, 2500
 BASE = {"step_size": 0.5, "effective": 1.0, "members": 4, "steps": STEPS}
+EIGHT = {"members": 8, "batch": 256, "steps": 2 * STEPS}
 CHANGES: dict[str, dict | None] = {
     "four members": {},
     "one member": {"members": 1},
@@ -55,6 +56,14 @@ CHANGES: dict[str, dict | None] = {
     "the same with one member": {"batch": 256, "members": 1},
     "the same, a quarter of the rows counts": {"batch": 256, "effective": 0.25},
     "the same, weights drawn in training": {"batch": 256, "forward": bw.WeightNoise()},
+    "eight members, steps of 256 rows": EIGHT | {"steps": STEPS},
+    "eight members, 5,000 steps of 256 rows": EIGHT,
+    "the same, every row counts four times": EIGHT | {"effective": 4.0},
+    "the same, prior ten times as wide": EIGHT | {"prior_scale": 10.0},
+    "the same, every row counts four times, prior ten times as wide": EIGHT
+    | {"effective": 4.0, "prior_scale": 10.0},
+    "the same, once and four times by turns, half of the priors wide": EIGHT
+    | {"turns": (1.0, 4.0), "scales": (1.0, 10.0)},
     "as chosen": None,
     "as chosen, one member": {"members": 1, "steps": None, "step_size": None, "effective": None},
 }
@@ -68,10 +77,11 @@ def judged(options, name: str, change: str) -> dict:
     data = rows(dataset, range(len(dataset.train)))
     own = CHANGES[change]
     batch = None if own is None else own.get("batch")
-    given = {} if own is None else {key: value for key, value in own.items() if key not in ("batch", "turns")}
+    apart = ("batch", "turns", "scales")
+    given = {} if own is None else {key: value for key, value in own.items() if key not in apart}
     method = bw.BALI() if own is None else bw.BALI(**(BASE | given))
-    if own is not None and "turns" in own:
-        method = Draft(method, own["turns"]).run(method.starts, len(data.x))
+    if own is not None:
+        method = Draft(method, own.get("turns", ()), own.get("scales", ())).run(method.starts, len(data.x))
     start = time.perf_counter()
     posterior = bw.fit(
         mlp(made.sizes, made.activation, options.seed),
