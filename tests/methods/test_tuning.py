@@ -479,17 +479,14 @@ def test_a_clean_table_trains_longer_than_a_noisy_one():
     assert "40 steps and temperature" in alone.summary() and "640:" not in alone.summary()
 
 
-def test_lengths_are_bounded_by_the_rows_that_they_see():
+def test_larger_networks_see_so_many_rows():
     big = nn.Sequential(nn.Linear(I, 230), nn.Linear(230, 230), nn.Linear(230, 1)).double()
     narrow, wide = (
         bw.fit(model, data(), bw.Gaussian(), bw.BALI(steps=1)).problem.network for model in (net(), big)
     )
-    two = Tuning(lengths=(625, 5000))
-    assert two.steps(narrow, 400) == (625, 5000)
-    assert two.steps(narrow, 691) == (625, 3704)
-    assert two.steps(narrow, 1024) == (625, 2500)
-    assert Tuning().steps(narrow, 256) == (5000,) and Tuning().steps(narrow, 1024) == (2500,)
+    assert Tuning().steps(narrow, 256) == Tuning().steps(narrow, 1024) == (5000,)
     assert Tuning().steps(wide, 1024) == (312, 625, 1250)
+    assert Tuning().steps(wide, 256) == (1250, 2500, 5000)
 
 
 def test_steps_of_a_small_network_take_a_part_of_the_rows():

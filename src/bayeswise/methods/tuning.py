@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 
 Choose = Callable[[Draft], tuple[Draft, str]]
 
-LARGER = (8, 4, 2)  # the parts of the most steps that a larger network trains for
-CUT = 1.6  # a length is left out where the last is not so many times as long
+LARGER = (8, 4, 2)  # the parts of all rows that a larger network trains for
 
 
 @dataclass(frozen=True)
@@ -56,10 +55,10 @@ class Tuning:
     """How BALI chooses: what is compared, and how much work a run is.
 
     A network of at most `small` weights takes a step with a `part` of the rows, `least` to 1,024 of them,
-    trains for one of the `lengths`, in steps, as far as it sees no more than `rows` rows, and then for `more`
-    times this length on all rows; in float64 if there are `few` rows, or `few_each` for each input. A larger
-    one trains for an eighth, a quarter or a half of these rows. A small one has `small_members` starts, one
-    of up to `medium` weights `members`, a larger one has one.
+    trains for one of the `lengths`, in steps, and then for `more` times this length on all rows; in float64
+    if there are `few` rows, or `few_each` for each input. A larger one sees an eighth, a quarter or a half of
+    so many `rows`. A small one has `small_members` starts, one of up to `medium` weights `members`, a larger
+    one has one.
 
     `shares` and `step_sizes` are the candidates for N_eff / N and α, of each the first where nothing speaks
     for another; they race for `race` steps. In regression starts have priors `prior_scales` times as wide,
@@ -129,13 +128,10 @@ class Tuning:
                 raise ValueError(f"Tuning: {name} {what} {getattr(self, name)}")
 
     def steps(self, network: Network, batch: int) -> tuple[int, ...]:
-        """The lengths that are compared, in steps of so many rows; the last may be cut."""
-        most = max(1, self.rows // batch)
-        if not self.is_small(network):
-            return tuple(max(1, most // part) for part in LARGER)
-        *shorter, longest = self.lengths
-        last = min(longest, most)
-        return (*(length for length in shorter if length * CUT < last), last)
+        """The lengths that are compared, in steps of so many rows."""
+        if self.is_small(network):
+            return self.lengths
+        return tuple(max(1, self.rows // (batch * part)) for part in LARGER)
 
     def candidates(self, problem: Problem) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Those for N_eff / N and those for α."""
