@@ -20,7 +20,7 @@ LAYERS = (
     "problem likelihoods priors predictive linearised weights posterior metrics saving storage "
     "randomness data cautions identity training tables methods.protocol",
     "methods",
-    "trials fitting estimators",
+    "trials notices fitting estimators",
     "__init__",
     "report",
     "bench",
@@ -32,8 +32,18 @@ APART = frozenset({"distributions", "networks", "bench", "cli"})
 # Files of methods/ that hold no method but what methods have in common; so do names with an underscore.
 SHARED_BY_METHODS = frozenset(
     {"protocol", "schedules", "forward", "updates", "gradient", "structures", "evidence", "members"}
-    | {"tuning", "bali_state", "accounts", "mean_update", "subsets", "continuing", "memory", "policy"}
-    | {"online", "choosing"}
+    | {
+        "tuning",
+        "rehearsals",
+        "bali_state",
+        "accounts",
+        "mean_update",
+        "subsets",
+        "continuing",
+        "memory",
+        "policy",
+    }
+    | {"online", "choosing", "rehearsals"}
 )
 HEAVY = ("sklearn", "pandas", "scipy", "matplotlib")
 

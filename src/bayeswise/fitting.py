@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -19,10 +18,23 @@ from bayeswise.cautions import cautions
 from bayeswise.data import BATCH, Batch, LoaderRows, Rows, TensorRows, as_loader
 from bayeswise.identity import identity as run_identity
 from bayeswise.likelihoods import Gaussian, Likelihood
-from bayeswise.linalg import NumericalWarning
 from bayeswise.methods import BALI, Method
 from bayeswise.methods.protocol import Batches, Refines
 from bayeswise.networks import Network, Select, discover, evaluating
+from bayeswise.notices import (
+    FixedParametersWarning as FixedParametersWarning,
+)
+from bayeswise.notices import (
+    PrecisionWarning as PrecisionWarning,
+)
+from bayeswise.notices import (
+    fixed_note,
+    type_name,
+    warn_coarse,
+    warn_fixed,
+    warn_half,
+    warn_rescues,
+)
 from bayeswise.posterior import Posterior, prepared_inputs
 from bayeswise.problem import Problem, Units
 from bayeswise.training import Callback, Checkpoints, train
@@ -31,14 +43,6 @@ from bayeswise.trials import settled
 CONSTANT = 1e-9  # a target whose spread is smaller than this share of its size is constant
 EXAMPLE = 128  # rows on which a model is looked at before anything is trained
 RESOLUTION = 1e-3  # neighbouring numbers may be this share of the targets' spread apart
-
-
-class FixedParametersWarning(UserWarning):
-    """Part of the model is not inferred."""
-
-
-class PrecisionWarning(UserWarning):
-    """The computation runs in another precision than the model's or the data's."""
 
 
 @runtime_checkable
@@ -106,9 +110,9 @@ def fit(
         prior=prior,
     )
     rows, problem = prepared(source, network)
-    _warn_half(model, source)
-    _warn_coarse(problem)
-    _warn_fixed(network, method)
+    warn_half(model, source)
+    warn_coarse(problem)
+    warn_fixed(network, method)
     checkpoints = Checkpoints(checkpoint) if isinstance(checkpoint, str | Path) else checkpoint
     finer = _finer(method, problem, model, source, select)
     fine_rows, fine = (rows, problem) if finer is None else prepared(*finer)
@@ -127,8 +131,8 @@ def fit(
         start=chosen.state,
     )
     posterior = chosen.method.posterior(problem, state, rows)
-    _warn_rescues(posterior)
-    notes = cautions(rows) + chosen.notes + posterior.notes + _fixed_note(posterior)
+    warn_rescues(posterior)
+    notes = cautions(rows) + chosen.notes + posterior.notes + fixed_note(posterior)
     return replace(posterior, seed=seed, notes=notes)
 
 
@@ -227,7 +231,7 @@ def _network(model: nn.Module, source: Any, select: Select, members: int | None)
         try:
             return discover(model, x, select, members is not None)
         except RuntimeError as error:
-            shape, kind = tuple(x.shape), _name(x.dtype)
+            shape, kind = tuple(x.shape), type_name(x.dtype)
             raise ValueError(
                 f"the model cannot run on x of shape {shape} and type {kind}: {error}"
             ) from error
@@ -322,7 +326,7 @@ class Door:
         seen = units.to_network(y.double()).to(self.network.dtype)
         if not bool(seen.isfinite().all()):
             raise ValueError(
-                f"y has values up to {float(y.abs().max()):.3g}, too large for {_name(seen.dtype)}; "
+                f"y has values up to {float(y.abs().max()):.3g}, too large for {type_name(seen.dtype)}; "
                 "rescale y, or give x as float64"
             )
         return x, seen
@@ -354,62 +358,8 @@ def answer_units(units: Units, dtype: torch.dtype) -> Units:
     rounded = Units(units.shift.to(dtype), units.scale.to(dtype))
     if not bool(((rounded.scale > 0) & (rounded.scale + rounded.shift).isfinite()).all()):
         raise ValueError(
-            f"y has a spread of {float(units.scale.max()):.3g}, too large or too small for {_name(dtype)}; "
+            f"y has a spread of {float(units.scale.max()):.3g}, too large or too small for {type_name(dtype)}; "
             "rescale y, or give x as float64"
         )
     step = torch.finfo(dtype).eps * units.shift.abs()  # from one number to the next
     return rounded if bool((step <= RESOLUTION * units.scale).all()) else units
-
-
-def _warn_coarse(problem: Problem) -> None:
-    if problem.units.scale.dtype != problem.network.dtype:
-        warnings.warn(
-            f"{_name(problem.network.dtype)} cannot resolve the spread of y at its size; "
-            "give x as float64, or subtract a number from y",
-            PrecisionWarning,
-            stacklevel=3,
-        )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _warn_half(model: nn.Module, source: Any) -> None:
-    pair = isinstance(source, tuple)
-    tensors = [*model.parameters(), *(source[:1] if pair else ())]
-    half = next((t.dtype for t in tensors if t.dtype in (torch.float16, torch.bfloat16)), None)
-    if half is not None:
-        warnings.warn(
-            f"{_name(half)} is computed in float32, and so are predictions", PrecisionWarning, stacklevel=3
-        )
-
-
-def _warn_fixed(network: Network, method: Method[Any]) -> None:
-    network = network.with_elementwise() if getattr(method, "infers_elementwise", False) else network
-    if network.fixed and not method.infers_all:
-        warnings.warn(fixed_text(network, 6), FixedParametersWarning, stacklevel=3)
-
-
-def fixed_text(network: Network, most: int) -> str:
-    """Which parameters are not inferred, at most so many by name, and their share."""
-    fixed = sum(network.fixed.values())
-    share = fixed / (fixed + sum(layer.size for layer in network.layers))
-    names = list(network.fixed)
-    shown = ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-    return f"{share:.1%} of the parameters belong to no inferred layer and stay as they are: {shown}"
-
-
-def _fixed_note(posterior: Posterior) -> tuple[str, ...]:
-    network = posterior.problem.network
-    return (fixed_text(network, len(network.fixed)),) if network.fixed and network.layers else ()
-
-
-def _warn_rescues(posterior: Posterior) -> None:
-    if posterior.rescues:
-        warnings.warn(
-            f"{posterior.rescues} factorisations needed jitter; the posterior is close, not exact: "
-            "a tighter prior or a larger noise floor avoids it",
-            NumericalWarning,
-            stacklevel=3,
-        )
