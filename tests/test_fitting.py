@@ -10,9 +10,10 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import bayeswise as bw
 from bayeswise.data import TensorRows
-from bayeswise.fitting import FixedParametersWarning, PrecisionWarning, standard_units
+from bayeswise.fitting import standard_units
 from bayeswise.linalg import NumericalWarning
 from bayeswise.networks import discover
+from bayeswise.notices import FixedParametersWarning, PrecisionWarning
 from bayeswise.saving import SavedModelError
 
 B, I, O, N = 7, 5, 3, 40  # noqa: E741

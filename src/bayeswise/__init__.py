@@ -36,7 +36,7 @@ _WHERE = {
     "BayesianRegressor": "estimators",
     "BayesianClassifier": "estimators",
     "NumericalWarning": "linalg",
-    "FixedParametersWarning": "fitting",
+    "FixedParametersWarning": "notices",
     "metrics": "metrics",
 }
 _ALSO = {"METHODS": "methods", "Predictive": "predictive", "Posterior": "posterior"}  # for types and tools
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from bayeswise import metrics as metrics
     from bayeswise.estimators import BayesianClassifier as BayesianClassifier
     from bayeswise.estimators import BayesianRegressor as BayesianRegressor
-    from bayeswise.fitting import FixedParametersWarning as FixedParametersWarning
     from bayeswise.fitting import fit as fit
     from bayeswise.likelihoods import Bernoulli as Bernoulli
     from bayeswise.likelihoods import Categorical as Categorical
@@ -106,6 +105,7 @@ if TYPE_CHECKING:
     from bayeswise.networks.curvature import EmpiricalFisher as EmpiricalFisher
     from bayeswise.networks.curvature import GaussNewton as GaussNewton
     from bayeswise.networks.curvature import MonteCarloFisher as MonteCarloFisher
+    from bayeswise.notices import FixedParametersWarning as FixedParametersWarning
     from bayeswise.posterior import Posterior as Posterior
     from bayeswise.predictive import Predictive as Predictive
     from bayeswise.priors import FanIn as FanIn

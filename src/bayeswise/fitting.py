@@ -21,20 +21,7 @@ from bayeswise.likelihoods import Gaussian, Likelihood
 from bayeswise.methods import BALI, Method
 from bayeswise.methods.protocol import Batches, Refines
 from bayeswise.networks import Network, Select, discover, evaluating
-from bayeswise.notices import (
-    FixedParametersWarning as FixedParametersWarning,
-)
-from bayeswise.notices import (
-    PrecisionWarning as PrecisionWarning,
-)
-from bayeswise.notices import (
-    fixed_note,
-    type_name,
-    warn_coarse,
-    warn_fixed,
-    warn_half,
-    warn_rescues,
-)
+from bayeswise.notices import fixed_note, type_name, warn_coarse, warn_fixed, warn_half, warn_rescues
 from bayeswise.posterior import Posterior, prepared_inputs
 from bayeswise.problem import Problem, Units
 from bayeswise.training import Callback, Checkpoints, train
@@ -358,8 +345,8 @@ def answer_units(units: Units, dtype: torch.dtype) -> Units:
     rounded = Units(units.shift.to(dtype), units.scale.to(dtype))
     if not bool(((rounded.scale > 0) & (rounded.scale + rounded.shift).isfinite()).all()):
         raise ValueError(
-            f"y has a spread of {float(units.scale.max()):.3g}, too large or too small for {type_name(dtype)}; "
-            "rescale y, or give x as float64"
+            f"y has a spread of {float(units.scale.max()):.3g}, too large or too small for "
+            f"{type_name(dtype)}; rescale y, or give x as float64"
         )
     step = torch.finfo(dtype).eps * units.shift.abs()  # from one number to the next
     return rounded if bool((step <= RESOLUTION * units.scale).all()) else units

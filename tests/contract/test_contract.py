@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bayeswise as bw
-from bayeswise.fitting import FixedParametersWarning, PrecisionWarning
 from bayeswise.methods import METHODS
 from bayeswise.methods.schedules import Cyclic
+from bayeswise.notices import FixedParametersWarning, PrecisionWarning
 from bayeswise.priors import ScaleMixture
 from bayeswise.saving import SavedModelError, flatten, unflatten
 from bayeswise.training import Progress
@@ -173,7 +173,7 @@ class Recurrent(nn.Module):
 
 
 @methods
-@pytest.mark.filterwarnings("ignore::bayeswise.fitting.FixedParametersWarning")
+@pytest.mark.filterwarnings("ignore::bayeswise.notices.FixedParametersWarning")
 def test_a_recurrent_module_trains_and_predicts(name: str, tmp_path):
     rng = torch.Generator().manual_seed(0)
     x, y = torch.randn(9, 3, 2, generator=rng), torch.randn(9, 1, generator=rng)

@@ -392,7 +392,7 @@ def test_targets_that_are_all_alike_are_no_reason_to_refuse():
     assert posterior.predict(x).mean.isfinite().all()
 
 
-@pytest.mark.filterwarnings("ignore::bayeswise.fitting.PrecisionWarning")
+@pytest.mark.filterwarnings("ignore::bayeswise.notices.PrecisionWarning")
 def test_half_precision_is_computed_in_float32_in_every_subset(tmp_path):
     x = rows(N).float()
     y = classes(x)
@@ -459,7 +459,7 @@ class Bare(nn.Module):
         return x @ self.w
 
 
-@pytest.mark.filterwarnings("ignore::bayeswise.fitting.FixedParametersWarning")
+@pytest.mark.filterwarnings("ignore::bayeswise.notices.FixedParametersWarning")
 @pytest.mark.parametrize("first", [None, bw.MAP(steps=5)], ids=["trained before", "first"])
 def test_a_model_without_layers_is_refused(first):
     x = rows(N)

@@ -291,7 +291,7 @@ FIXED = {
 }
 
 
-@pytest.mark.filterwarnings("ignore::bayeswise.fitting.FixedParametersWarning")
+@pytest.mark.filterwarnings("ignore::bayeswise.notices.FixedParametersWarning")
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("members", [None, 2])
 def test_summary_has_a_line_for_every_layer(structure, members):
