@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -142,3 +144,12 @@ def test_callbacks_see_predictions_in_the_precision_of_the_rows() -> None:
 
 def test_other_methods_keep_the_precision_of_the_rows() -> None:
     assert trained_in(network(), *table(), bw.MAP(steps=2)) == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("rows", "regression", "wanted"), [(40, False, True), (41, False, False), (40, True, False)]
+)
+def test_labels_have_a_bound_of_their_own(rows: int, regression: bool, wanted: bool) -> None:
+    small: Any = SimpleNamespace(layers=[SimpleNamespace(inputs=3, size=30)])
+    problem: Any = SimpleNamespace(network=small, n=rows, is_regression=regression)
+    assert replace(TUNING, few=7, label_few=40, few_each=2).is_little(problem) == wanted

@@ -174,7 +174,7 @@ class BALI:
 
     def refines(self, problem: Problem) -> bool:
         """What is chosen from few rows, and trained, is in float64: choices hang on what rounding leaves."""
-        return self.open and self.tuning.is_little(problem.network, problem.n)
+        return self.open and self.tuning.is_little(problem)
 
     def init(self, problem: Problem, data: Data, rng: Generator) -> BALIState:
         """Zero averages, and starting weights."""

@@ -56,9 +56,9 @@ class Tuning:
 
     A network of at most `small` weights takes a step with a `part` of the rows, `least` to 1,024 of them,
     trains for one of the `lengths`, in steps, and then for `more` times this length on all rows; in float64
-    if there are `few` rows, or `few_each` for each input. A larger one sees an eighth, a quarter or a half of
-    so many `rows`. A small one has `small_members` starts, one of up to `medium` weights `members`, a larger
-    one has one.
+    if there are `few` rows, with labels `label_few`, or `few_each` for each input. A larger one sees an
+    eighth, a quarter or a half of so many `rows`. A small one has `small_members` starts, one of up to
+    `medium` weights `members`, a larger one has one.
 
     `shares` and `step_sizes` are the candidates for N_eff / N and α, of each the first where nothing speaks
     for another; they race for `race` steps. In regression starts have priors `prior_scales` times as wide,
@@ -79,6 +79,7 @@ class Tuning:
     members: int = 4
     small: int = 50_000
     few: int = 500
+    label_few: int = 2_000
     few_each: int = 20
     medium: int = 100_000
     shares: tuple[float, ...] = (1.0, 4.0, 16.0, 0.25, 0.0625, 0.015625)
@@ -98,7 +99,9 @@ class Tuning:
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
-        counts = "rows least small_members members small few few_each medium race finalists rehearsal"
+        counts = (
+            "rows least small_members members small few label_few few_each medium race finalists rehearsal"
+        )
         for name in (*counts.split(), "straight_steps", "straight_rows"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
@@ -153,10 +156,11 @@ class Tuning:
         """Whether a run costs little."""
         return weights(network) <= self.small
 
-    def is_little(self, network: Network, n: int) -> bool:
+    def is_little(self, problem: Problem) -> bool:
         """Whether few rows, or few for each input, are all there is to choose by."""
-        inputs = max((view.inputs for view in network.layers[:1]), default=0)
-        return self.is_small(network) and n <= max(self.few, self.few_each * inputs)
+        few = self.few if problem.is_regression else self.label_few
+        inputs = max((view.inputs for view in problem.network.layers[:1]), default=0)
+        return self.is_small(problem.network) and problem.n <= max(few, self.few_each * inputs)
 
 
 def weights(network: Network) -> int:
