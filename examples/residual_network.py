@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 import bayeswise as bw
-from bayeswise.fitting import FixedParametersWarning
 
 
 class Block(nn.Module):
@@ -47,7 +46,7 @@ def main() -> dict[str, float]:
     before = {name: value.clone() for name, value in model.state_dict().items()}
 
     with warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always", FixedParametersWarning)
+        warnings.simplefilter("always", bw.FixedParametersWarning)
         whole = bw.fit(model, (x, y), bw.Gaussian(), method, progress=False)
         head = bw.fit(model, (x, y), bw.Gaussian(), method, select=["head"], progress=False)
 
