@@ -557,6 +557,18 @@ def test_where_a_wide_prior_breaks_down_all_starts_have_the_narrow_one(monkeypat
         return own(self, method, what)
 
     monkeypatch.setattr(HeldOut, "trial", broken)
-    summary = fit(*data(), bw.BALI(tuning=GOING)).summary()
+    eight = replace(GOING, small_members=8)  # two starts on each part: one would have the wide prior
+    summary = fit(*data(), bw.BALI(tuning=eight)).summary()
     assert "40 steps and temperature" in summary and "10 more steps" in summary
     assert 'layer "0": 5 x 8, prior variance 40, ' in summary
+
+
+def test_without_a_rehearsal_no_prior_is_wide():
+    posterior = fit(*data(), bw.BALI(temperature=1.0, tuning=replace(GOING, small_members=8)))
+    assert "temperature 1" in posterior.summary() and "more steps" not in posterior.summary()
+    assert 'layer "0": 5 x 8, prior variance 40, ' in posterior.summary()
+
+
+def test_after_a_rehearsal_half_of_the_priors_are_wide():
+    summary = fit(*data(), bw.BALI(tuning=replace(GOING, small_members=8))).summary()
+    assert 'layer "0": 5 x 8, prior variance 40 to 400, ' in summary

@@ -127,9 +127,8 @@ class MeanUpdate:
             raise TypeError("MeanUpdate has one rate for all members; use NaturalUpdate where lengths differ")
         data = data if int(data.steps) else replace(data, mean=batch.w.to(data.mean))
         r = batch.residual(data.mean)  # (…, R, O)
-        g = _times(weight, batch.x.mT @ r).to(data.xx) - _times(
-            1 / prior.variance, data.mean.to(data.xx)
-        )  # G
+        pull = _times(1 / prior.variance, data.mean.to(data.xx))  # R0⁻¹ M
+        g = _times(weight, batch.x.mT @ r).to(data.xx) - pull  # G
         if data.spread.numel():
             d, fitted = rate * (data.spread @ g), None  # γ R G (…, I, O)
             data = replace(data, jitter=torch.zeros_like(data.jitter))

@@ -170,7 +170,8 @@ def straightened(draft: Draft, temperature: Each | None, trials: Trials) -> tupl
     what = f"share {words(share)}, {own.straight_steps} steps and temperature {words(warmth)}"
     shown = means_of(("bent", "straight"), both)
     note = f"a straight start instead{where}, {what} chosen {_by(trials)} ({shown})"
-    return replace(draft, method=method, shares=shares, scales=scales, rows=None, state=state), note
+    rows = taken(both, wins.long())
+    return replace(draft, method=method, shares=shares, scales=scales, rows=rows, state=state), note
 
 
 def _straight_rehearsal(draft: Draft, temperature: Each | None, trials: Trials) -> tuple[Tensor, Rehearsal]:

@@ -186,22 +186,12 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
         if name == "steps" and method.temperature is not None and len(lengths) == 1:
             continue
         try:
-            draft, note = _without_breakdown(choose, draft)
+            draft, note = choose(draft)
         except NumericalError as error:  # a candidate broke down: the run itself need not
             why = f"a rule of thumb, because the candidates could not be compared ({error})"
             note = f"{WORDS[name]}: {why}" if name in WORDS else ""  # bent starts need no excuse
         notes += (note,) if note else ()
     return _finished(draft, problem, trials, notes)
-
-
-def _without_breakdown(choose: Choose, draft: Draft) -> tuple[Draft, str]:
-    """What is chosen; if a run breaks down, with one prior for all: a wide one lets rounding errors grow."""
-    try:
-        return choose(draft)
-    except NumericalError:
-        if not draft.scales:
-            raise
-        return choose(replace(draft, scales=()))
 
 
 def _choices(
@@ -214,13 +204,23 @@ def _choices(
     choices: dict[str, Choose] = {
         "effective": lambda draft: raced_shares(draft, shares, trials),
         "step_size": lambda draft: raced_step_size(draft, sizes, trials),
-        "steps": lambda draft: rehearsed(draft, lengths, worth, trials),
+        "steps": lambda draft: _rehearsed(draft, lengths, worth, trials),
         "bias_scale": lambda draft: straightened(draft, method.temperature, trials),
     }
     few = problem.n <= own.straight_rows and not one_rate
     if not (few and problem.is_regression and method.start == "draw" and network.layers[0].bias):
         del choices["bias_scale"]
     return choices
+
+
+def _rehearsed(draft: Draft, lengths: tuple[int, ...], worth: float, trials: Trials) -> tuple[Draft, str]:
+    """The rehearsal; if it breaks down, with one prior for all: a wide one lets rounding errors grow."""
+    try:
+        return rehearsed(draft, lengths, worth, trials)
+    except NumericalError:
+        if not draft.scales:
+            raise
+        return rehearsed(replace(draft, scales=()), lengths, worth, trials)
 
 
 def _goes_on(method: BALI, problem: Problem, trials: Trials) -> bool:
@@ -233,8 +233,9 @@ def _goes_on(method: BALI, problem: Problem, trials: Trials) -> bool:
 
 
 def _finished(draft: Draft, problem: Problem, trials: Trials, notes: tuple[str, ...]) -> Chosen:
-    """The run itself: afresh, or on from the rehearsal."""
+    """The run itself: afresh, or on from the rehearsal. Wide priors have to have stood one."""
     starts = draft.method.starts
+    draft = draft if draft.rows is not None else replace(draft, scales=())
     if draft.state is None:
         return Chosen(draft.run(starts, problem.members or 1), notes)
     run = replace(draft.run(draft.rehearsing(trials), trials.members), members=starts)
