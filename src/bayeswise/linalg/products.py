@@ -15,8 +15,8 @@ BLOCK = 1_024  # columns of a sum of Gram matrices that are multiplied at once
 def gram(rows: Tensor) -> Tensor:
     """AᵀA for rows A (…, R, n).
 
-    On a processor by numpy, which computes one triangle and, with its own BLAS, needs 0.4 (many small matrices
-    in float64) to 1.0 of the time of torch's product (measured on an AMD processor).
+    On a processor by numpy, which computes one triangle with its own BLAS: in 0.4 (many small matrices in
+    float64) to 1.0 of the time of torch's product (measured on an AMD processor).
     """
     if rows.requires_grad or rows.device.type != "cpu" or rows.dtype not in (torch.float32, torch.float64):
         return rows.mT @ rows
