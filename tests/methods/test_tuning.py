@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import bayeswise as bw
 from bayeswise.data import TensorRows
 from bayeswise.linalg import NumericalError
+from bayeswise.methods import rehearsals
 from bayeswise.methods.bali_state import of_best
 from bayeswise.methods.choosing import clearly_best, largest, worth_it
 from bayeswise.methods.mean_update import MeanUpdate
@@ -400,7 +401,7 @@ def test_candidates_that_break_down_do_not_stop_the_run(monkeypatch):
     own = HeldOut.trial
 
     def broken(self: Any, method: Any, what: str) -> Any:
-        if what == "choosing the step size":
+        if what.startswith("choosing the step size"):
             raise NumericalError("layer 0 is not positive definite")
         return own(self, method, what)
 
@@ -439,10 +440,26 @@ def test_the_temperature_is_chosen_with_few_of_the_starts(monkeypatch):
     monkeypatch.setattr(HeldOut, "trial", watched)
     fit(*data(), bw.BALI(tuning=replace(SHORT, small_members=3)))
     assert seen == {
-        "choosing the share of rows that count": (6, 40),
-        "choosing the step size": (3, 40),
+        "choosing the share of rows that count among 1, 4, 16, 0.25, 0.0625, 0.015625": (6, 40),
+        "choosing the step size among 0.5, 1, 0.25": (3, 40),
         "rehearsing 40 steps": (2, 40),
     }
+
+
+def test_many_networks_race_in_several_runs(monkeypatch):
+    """Those of one candidate together, whatever they are."""
+    seen, own = {}, HeldOut.trial
+
+    def watched(self: Any, method: Any, what: str) -> Any:
+        seen[what] = method.effective
+        return own(self, method, what)
+
+    monkeypatch.setattr(HeldOut, "trial", watched)
+    monkeypatch.setattr(rehearsals, "AT_ONCE", 17)  # of 4 parts of the rows
+    fit(*data(), bw.BALI(tuning=replace(SHORT, small_members=3), step_size=0.5))
+    words = "choosing the share of rows that count among"
+    assert seen[f"{words} 1, 4, 16, 0.25"] == tuple(share for share in (1, 4, 16, 0.25) for _ in range(4))
+    assert seen[f"{words} 0.0625, 0.015625"] == (0.0625,) * 4 + (0.015625,) * 4
 
 
 @pytest.mark.parametrize("members", [None, 3])

@@ -41,6 +41,7 @@ WORDS = {
     "steps": "steps",
 }
 STRIDES = (4, 2, 1)  # between the temperatures that are tried at first, then, and in the end
+AT_ONCE = 160  # networks that race together: what more of them hold is slow to get from the system
 TEMPERATURES = tuple(2.0 ** (k / 2) for k in range(-14, 9))  # 1/128 … 16
 
 
@@ -111,7 +112,16 @@ def raced_step_size(draft: Draft, values: tuple[float, ...], trials: Trials) -> 
 def raced(
     method: BALI, name: Literal["effective", "step_size"], values: tuple[float, ...], trials: Trials
 ) -> list[Posterior]:
-    """Short runs with each of the values."""
+    """Short runs with each of the values, several at once."""
+    size = max(1, AT_ONCE // trials.members)
+    parts = [values[k : k + size] for k in range(0, len(values), size)]
+    return [run for part in parts for run in _race(method, name, part, trials)]
+
+
+def _race(
+    method: BALI, name: Literal["effective", "step_size"], values: tuple[float, ...], trials: Trials
+) -> list[Posterior]:
+    """One run, whose starts differ in a setting."""
     candidates = replace(
         method,
         members=len(values),
@@ -119,7 +129,8 @@ def raced(
         temperature=1.0,
         **{name: tuple(value for value in values for _ in range(trials.members))},
     )
-    posterior = trials.trial(candidates, f"choosing the {WORDS[name]}").posterior
+    among = ", ".join(f"{value:g}" for value in values)
+    posterior = trials.trial(candidates, f"choosing the {WORDS[name]} among {among}").posterior
     parts = posterior.weights.parts if isinstance(posterior.weights, Mixture) else (posterior.weights,)
     return [replace(posterior, weights=part) for part in parts]
 
