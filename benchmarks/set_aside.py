@@ -1,7 +1,7 @@
 r"""`BALI()` on two tables that were set aside while it was built, beside a tuned MAP network of its size.
 
     OMP_NUM_THREADS=1 python benchmarks/set_aside.py --data-dir DIR \
-        --out benchmarks/results/scripts/set_aside.jsonl [--dataset NAME …]
+        --out benchmarks/results/scripts/set_aside.jsonl [--dataset NAME …] [--splits K]
 
 The tables are `gp_pol` and `gp_bike`, the latter without its two columns that add up to the target. MAP's
 settings are the best on a tenth of the first split's training rows, in RMSE, of all in `CANDIDATES`; then it
@@ -62,8 +62,9 @@ def tuned_map(dataset: Dataset, seed: int) -> bw.MAP:
 def compared(options, name: str) -> dict:
     """Both methods on all splits; those of equal size train together."""
     dataset = load(name, options.data_dir)
-    groups = equal_groups(dataset, range(len(dataset.train)))
-    line: dict = {"dataset": name, "n_splits": len(dataset.train), "seed": options.seed}
+    count = min(options.splits or len(dataset.train), len(dataset.train))
+    groups = equal_groups(dataset, range(count))
+    line: dict = {"dataset": name, "n_splits": count, "seed": options.seed}
     method, chosen = tuned_map(dataset, options.seed), []
     for side, own in (("map", method), ("bali", bw.BALI())):
         start, found = time.perf_counter(), []
@@ -85,6 +86,7 @@ def main() -> None:
     """Every table."""
     parser = arguments(__doc__)
     parser.add_argument("--dataset", nargs="*", default=list(NAMES))
+    parser.add_argument("--splits", type=int, help="only the first so many")
     options = parser.parse_args()
     for name in options.dataset:
         keep(options, compared(options, name))

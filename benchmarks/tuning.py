@@ -64,6 +64,7 @@ CHANGES: dict[str, dict | None] = {
     | {"effective": 4.0, "prior_scale": 10.0},
     "the same, once and four times by turns, half of the priors wide": EIGHT
     | {"turns": (1.0, 4.0), "scales": (1.0, 10.0)},
+    "the same, 20,000 steps": EIGHT | {"turns": (1.0, 4.0), "scales": (1.0, 10.0), "steps": 8 * STEPS},
     "as chosen": None,
     "as chosen, one member": {"members": 1, "steps": None, "step_size": None, "effective": None},
 }

@@ -313,7 +313,7 @@ def test_a_tuned_run_repeats_itself_and_resumes(tmp_path):
     store = bw.Checkpoints(tmp_path, every=10)
     with pytest.raises(Broken):
         fit(x, y, method, checkpoint=store, callbacks=[kill])
-    assert (tmp_path / "choosing_the_step_size").is_dir()
+    assert (tmp_path / "choosing_the_step_size_among_0.5,_1,_0.25").is_dir()
     assert torch.equal(fit(x, y, method, checkpoint=store).predict(x).mean, whole)
 
 
@@ -489,11 +489,23 @@ def test_a_longer_run_must_be_worth_it():
 def test_a_clean_table_trains_longer_than_a_noisy_one():
     x, y = data(noise=0.0, n=120)
     noise = torch.randn(120, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    method = bw.BALI(tuning=replace(SHORT, lengths=(40, 160, 640)))
+    method = bw.BALI(tuning=replace(SHORT, lengths=(40, 160, 640), steep=0.0))
     posterior = fit(x.expand(2, -1, -1), torch.stack([y, noise]), method, members=2)
     assert re.search(r"^40 to (160|640) steps of 2 starts", posterior.summary(), re.M)
     alone = fit(x, noise, method)
     assert "40 steps and temperature" in alone.summary() and "640:" not in alone.summary()
+
+
+def test_longer_runs_are_tried_where_the_first_gained_much_on_the_race():
+    x, y = data(noise=0.0, n=120)
+    tuning = replace(SHORT, lengths=(160, 640), race=10)
+    gained = bw.BALI(tuning=replace(tuning, steep=0.1))
+    assert "640:" in fit(x, y, gained).summary()
+    assert "640:" not in fit(x, y, bw.BALI(tuning=replace(tuning, steep=100.0))).summary()
+    assert "640:" not in fit(x, y, replace(gained, effective=1.0)).summary()  # there was no race
+    noise = torch.randn(120, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+    both = fit(x.expand(2, -1, -1), torch.stack([y, noise]), gained, members=2)
+    assert re.search(r"^160 to 640 steps and temperature", both.summary(), re.M)
 
 
 def test_larger_networks_see_so_many_rows():
@@ -501,7 +513,7 @@ def test_larger_networks_see_so_many_rows():
     narrow, wide = (
         bw.fit(model, data(), bw.Gaussian(), bw.BALI(steps=1)).problem.network for model in (net(), big)
     )
-    assert Tuning().steps(narrow, 256) == Tuning().steps(narrow, 1024) == (5000,)
+    assert Tuning().steps(narrow, 256) == Tuning().steps(narrow, 1024) == (5000, 20000)
     assert Tuning().steps(wide, 1024) == (312, 625, 1250)
     assert Tuning().steps(wide, 256) == (1250, 2500, 5000)
 

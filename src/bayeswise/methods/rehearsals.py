@@ -57,6 +57,7 @@ class Draft:
     shares: tuple[Each, ...] = ()
     scales: tuple[Each, ...] = ()
     goes_on: bool = False
+    raced: Tensor | None = None  # the held-out likelihood per row (…,) of the best in the race for N_eff
     rows: Tensor | None = None  # the likelihoods of held-out rows (…, R) under it, once it was rehearsed
     state: BALIState | None = None  # at the end of the rehearsal, where it goes on
 
@@ -87,14 +88,15 @@ def raced_shares(draft: Draft, values: tuple[float, ...], trials: Trials) -> tup
     found = torch.stack([trials.log_lik(run) for run in runs])  # (C, …, R)
     note = f"{_by(trials)} ({means_of(values, found)})"
     places = min(draft.method.starts, draft.method.tuning.finalists, len(values))
-    best, shares = clearly_best(found), []
+    best, shares, means = clearly_best(found), [], found.mean(-1)
     for _ in range(places):
         shares.append(for_each(values, best))
         found = found.masked_fill(at(best, len(values)), -torch.inf)
         best = largest(found.mean(-1))
     chosen = " and ".join(words(share) for share in shares) + (" in turn" if places > 1 else "")
     method = replace(draft.method, effective=shares[0])
-    return replace(draft, method=method, shares=tuple(shares)), f"{WORDS['effective']} {chosen} chosen {note}"
+    draft = replace(draft, method=method, shares=tuple(shares), raced=means.nan_to_num(-torch.inf).amax(0))
+    return draft, f"{WORDS['effective']} {chosen} chosen {note}"
 
 
 def raced_step_size(draft: Draft, values: tuple[float, ...], trials: Trials) -> tuple[Draft, str]:
@@ -135,15 +137,22 @@ def _race(
     return [replace(posterior, weights=part) for part in parts]
 
 
-def rehearsed(draft: Draft, lengths: tuple[int, ...], worth: float, trials: Trials) -> tuple[Draft, str]:
-    """Length and temperature by the held-out likelihood of whole runs."""
+def rehearsed(
+    draft: Draft, lengths: tuple[int, ...], worth: float, steep: float, trials: Trials
+) -> tuple[Draft, str]:
+    """Length and temperature by the held-out likelihood of whole runs.
+
+    Longer ones than the first are tried where it gained `steep` per row on the race.
+    """
     method = draft.method
     run = draft.run(draft.rehearsing(trials), trials.members)
     stages: list[Rehearsal] = []  # one of each length
     for length in lengths:
         stages.append(_rehearsal(replace(run, steps=length), trials, f"rehearsing {length} steps"))
         chosen = worth_it(torch.stack([stage.rows for stage in stages]), worth)  # (…,)
-        if not bool((chosen == len(stages) - 1).any()):
+        longer = _gained(draft, stages[0].rows) >= steep  # (…,)
+        chosen = torch.where(longer, chosen, 0)
+        if not bool((longer & (chosen == len(stages) - 1)).any()):
             break
     best = _best(stages, chosen, draft.goes_on)
     steps = lengths[0] if len(lengths) == 1 else for_each(lengths, chosen)
@@ -153,6 +162,11 @@ def rehearsed(draft: Draft, lengths: tuple[int, ...], worth: float, trials: Tria
     why = f"{words(steps)} steps{warmth} chosen {_by(trials)} ({shown})"
     method = replace(method, steps=steps, temperature=temperature)
     return replace(draft, method=method, rows=best.rows, state=best.state), why
+
+
+def _gained(draft: Draft, rows: Tensor) -> Tensor:
+    """How much more likely per row (…,) held-out rows (…, R) are than in the race, if there was one."""
+    return torch.zeros(rows.shape[:-1]) if draft.raced is None else rows.mean(-1) - draft.raced
 
 
 def straightened(draft: Draft, temperature: Each | None, trials: Trials) -> tuple[Draft, str]:

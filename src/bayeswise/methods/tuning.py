@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, inf
 from typing import TYPE_CHECKING
 
 from bayeswise.data import BATCH
@@ -55,7 +55,8 @@ class Tuning:
     """How BALI chooses: what is compared, and how much work a run is.
 
     A network of at most `small` weights takes a step with a `part` of the rows, `least` to 1,024 of them,
-    trains for one of the `lengths`, in steps, and then for `more` times this length on all rows; in float64
+    trains for one of the `lengths`, in steps, and then for `more` times this length on all rows; longer than
+    the first are tried where it gained at least `steep` per held-out row on the race. It trains in float64
     if there are `few` rows, with labels `label_few`, or `few_each` for each input. A larger one sees an
     eighth, a quarter or a half of so many `rows`. A small one has `small_members` starts, one of up to
     `medium` weights `members`, a larger one has one.
@@ -70,7 +71,8 @@ class Tuning:
     train for `straight_steps`; without such shares, or with more than `straight_rows`, they are not tried.
     """
 
-    lengths: tuple[int, ...] = (5_000,)
+    lengths: tuple[int, ...] = (5_000, 20_000)
+    steep: float = 0.5
     more: float = 0.1
     rows: int = 2_560_000
     part: float = 0.0625
@@ -125,7 +127,7 @@ class Tuning:
         for name in ("straight", "more", "part"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"Tuning: {name} must be positive, not {getattr(self, name)}")
-        for name in ("worth", "label_worth"):
+        for name in ("worth", "label_worth", "steep"):
             if not getattr(self, name) >= 0:
                 what = "is a log-likelihood per row, not negative, not"
                 raise ValueError(f"Tuning: {name} {what} {getattr(self, name)}")
@@ -176,7 +178,8 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
     lengths = lengths[:1] if one_rate else lengths
     method = replace(method, steps=lengths[0], members=method.members or own.starts(network))
     if trials is None:
-        method = replace(method, steps=lengths[min(1, len(lengths) - 1)])
+        middle = 0 if own.is_small(network) else min(1, len(lengths) - 1)
+        method = replace(method, steps=lengths[middle])
         return Chosen(method, ("no rows could be held out: N_eff, steps and temperature are rules of thumb",))
     scales = own.prior_scales if problem.is_regression and method.prior_scale is None else ()
     draft = Draft(method, scales=scales, goes_on=_goes_on(method, problem, trials))
@@ -201,10 +204,11 @@ def _choices(
     own, network = method.tuning, problem.network
     shares, sizes = own.candidates(problem)
     worth = own.worth if problem.is_regression else own.label_worth
+    steep = own.steep if own.is_small(network) else -inf
     choices: dict[str, Choose] = {
         "effective": lambda draft: raced_shares(draft, shares, trials),
         "step_size": lambda draft: raced_step_size(draft, sizes, trials),
-        "steps": lambda draft: _rehearsed(draft, lengths, worth, trials),
+        "steps": lambda draft: _rehearsed(draft, lengths, worth, steep, trials),
         "bias_scale": lambda draft: straightened(draft, method.temperature, trials),
     }
     few = problem.n <= own.straight_rows and not one_rate
@@ -213,14 +217,16 @@ def _choices(
     return choices
 
 
-def _rehearsed(draft: Draft, lengths: tuple[int, ...], worth: float, trials: Trials) -> tuple[Draft, str]:
+def _rehearsed(
+    draft: Draft, lengths: tuple[int, ...], worth: float, steep: float, trials: Trials
+) -> tuple[Draft, str]:
     """The rehearsal; if it breaks down, with one prior for all: a wide one lets rounding errors grow."""
     try:
-        return rehearsed(draft, lengths, worth, trials)
+        return rehearsed(draft, lengths, worth, steep, trials)
     except NumericalError:
         if not draft.scales:
             raise
-        return rehearsed(replace(draft, scales=()), lengths, worth, trials)
+        return rehearsed(replace(draft, scales=()), lengths, worth, steep, trials)
 
 
 def _goes_on(method: BALI, problem: Problem, trials: Trials) -> bool:
