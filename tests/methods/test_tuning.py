@@ -489,7 +489,7 @@ def test_a_longer_run_must_be_worth_it():
 def test_a_clean_table_trains_longer_than_a_noisy_one():
     x, y = data(noise=0.0, n=120)
     noise = torch.randn(120, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
-    method = bw.BALI(tuning=replace(SHORT, lengths=(40, 160, 640), steep=0.0))
+    method = bw.BALI(tuning=replace(SHORT, lengths=(40, 160, 640), long_rows=1, steep=0.0))
     posterior = fit(x.expand(2, -1, -1), torch.stack([y, noise]), method, members=2)
     assert re.search(r"^40 to (160|640) steps of 2 starts", posterior.summary(), re.M)
     alone = fit(x, noise, method)
@@ -498,11 +498,13 @@ def test_a_clean_table_trains_longer_than_a_noisy_one():
 
 def test_longer_runs_are_tried_where_the_first_gained_much_on_the_race():
     x, y = data(noise=0.0, n=120)
-    tuning = replace(SHORT, lengths=(160, 640), race=10)
+    tuning = replace(SHORT, lengths=(160, 640), long_rows=119, race=10)
     gained = bw.BALI(tuning=replace(tuning, steep=0.1))
     assert "640:" in fit(x, y, gained).summary()
     assert "640:" not in fit(x, y, bw.BALI(tuning=replace(tuning, steep=100.0))).summary()
     assert "640:" not in fit(x, y, replace(gained, effective=1.0)).summary()  # there was no race
+    few = replace(tuning, steep=0.1, long_rows=120)
+    assert "640:" not in fit(x, y, bw.BALI(tuning=few)).summary()
     noise = torch.randn(120, 1, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
     both = fit(x.expand(2, -1, -1), torch.stack([y, noise]), gained, members=2)
     assert re.search(r"^160 to 640 steps and temperature", both.summary(), re.M)
@@ -513,9 +515,10 @@ def test_larger_networks_see_so_many_rows():
     narrow, wide = (
         bw.fit(model, data(), bw.Gaussian(), bw.BALI(steps=1)).problem.network for model in (net(), big)
     )
-    assert Tuning().steps(narrow, 256) == Tuning().steps(narrow, 1024) == (5000, 20000)
-    assert Tuning().steps(wide, 1024) == (312, 625, 1250)
-    assert Tuning().steps(wide, 256) == (1250, 2500, 5000)
+    assert Tuning().steps(narrow, 2_000, 256) == Tuning().steps(narrow, 2_000, 1024) == (5000,)
+    assert Tuning().steps(narrow, 2_001, 256) == (5000, 20000)
+    assert Tuning().steps(wide, 100, 1024) == (312, 625, 1250)
+    assert Tuning().steps(wide, 100, 256) == (1250, 2500, 5000)
 
 
 def test_steps_of_a_small_network_take_a_part_of_the_rows():

@@ -55,10 +55,10 @@ class Tuning:
     """How BALI chooses: what is compared, and how much work a run is.
 
     A network of at most `small` weights takes a step with a `part` of the rows, `least` to 1,024 of them,
-    trains for one of the `lengths`, in steps, and then for `more` times this length on all rows; longer than
-    the first are tried where it gained at least `steep` per held-out row on the race. It trains in float64
-    if there are `few` rows, with labels `label_few`, or `few_each` for each input. A larger one sees an
-    eighth, a quarter or a half of so many `rows`. A small one has `small_members` starts, one of up to
+    trains for one of the `lengths`, in steps, and then for `more` times this length on all rows; in float64
+    if there are `few` rows, with labels `label_few`, or `few_each` for each input. Longer runs than the first
+    are tried with more than `long_rows`, if it gained `steep` per held-out row on the race. A larger one sees
+    an eighth, a quarter or a half of so many `rows`. A small one has `small_members` starts, one of up to
     `medium` weights `members`, a larger one has one.
 
     `shares` and `step_sizes` are the candidates for N_eff / N and α, of each the first where nothing speaks
@@ -72,6 +72,7 @@ class Tuning:
     """
 
     lengths: tuple[int, ...] = (5_000, 20_000)
+    long_rows: int = 2_000
     steep: float = 0.5
     more: float = 0.1
     rows: int = 2_560_000
@@ -102,9 +103,9 @@ class Tuning:
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
         counts = (
-            "rows least small_members members small few label_few few_each medium race finalists rehearsal"
+            "long_rows rows least small_members members small few label_few few_each medium race finalists"
         )
-        for name in (*counts.split(), "straight_steps", "straight_rows"):
+        for name in (*counts.split(), "rehearsal", "straight_steps", "straight_rows"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
         for name in ("lengths", "shares", "label_shares", "step_sizes", "label_step_sizes"):
@@ -132,10 +133,10 @@ class Tuning:
                 what = "is a log-likelihood per row, not negative, not"
                 raise ValueError(f"Tuning: {name} {what} {getattr(self, name)}")
 
-    def steps(self, network: Network, batch: int) -> tuple[int, ...]:
-        """The lengths that are compared, in steps of so many rows."""
+    def steps(self, network: Network, n: int, batch: int) -> tuple[int, ...]:
+        """The lengths that are compared for n rows, in steps of so many."""
         if self.is_small(network):
-            return self.lengths
+            return self.lengths if n > self.long_rows else self.lengths[:1]
         return tuple(max(1, self.rows // (batch * part)) for part in LARGER)
 
     def candidates(self, problem: Problem) -> tuple[tuple[float, ...], tuple[float, ...]]:
@@ -173,7 +174,7 @@ def weights(network: Network) -> int:
 def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> Chosen:
     """The method with nothing left open, what was chosen why, and where its run begins."""
     own, network, notes = method.tuning, problem.network, ()
-    lengths = own.steps(network, batch)
+    lengths = own.steps(network, problem.n, batch)
     one_rate = isinstance(method.update, MeanUpdate) and problem.members is not None  # for all members
     lengths = lengths[:1] if one_rate else lengths
     method = replace(method, steps=lengths[0], members=method.members or own.starts(network))
