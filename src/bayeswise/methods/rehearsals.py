@@ -57,7 +57,7 @@ class Draft:
     shares: tuple[Each, ...] = ()
     scales: tuple[Each, ...] = ()
     goes_on: bool = False
-    raced: Tensor | None = None  # the held-out likelihood per row (…,) of the best in the race for N_eff
+    raced: Tensor | None = None  # the held-out likelihood per row (…,) of the winner of the race for N_eff
     rows: Tensor | None = None  # the likelihoods of held-out rows (…, R) under it, once it was rehearsed
     state: BALIState | None = None  # at the end of the rehearsal, where it goes on
 
@@ -88,14 +88,15 @@ def raced_shares(draft: Draft, values: tuple[float, ...], trials: Trials) -> tup
     found = torch.stack([trials.log_lik(run) for run in runs])  # (C, …, R)
     note = f"{_by(trials)} ({means_of(values, found)})"
     places = min(draft.method.starts, draft.method.tuning.finalists, len(values))
-    best, shares, means = clearly_best(found), [], found.mean(-1)
+    best, shares = clearly_best(found), []
+    winner = taken(found, best).mean(-1)  # (…,)
     for _ in range(places):
         shares.append(for_each(values, best))
         found = found.masked_fill(at(best, len(values)), -torch.inf)
         best = largest(found.mean(-1))
     chosen = " and ".join(words(share) for share in shares) + (" in turn" if places > 1 else "")
     method = replace(draft.method, effective=shares[0])
-    draft = replace(draft, method=method, shares=tuple(shares), raced=means.nan_to_num(-torch.inf).amax(0))
+    draft = replace(draft, method=method, shares=tuple(shares), raced=winner)
     return draft, f"{WORDS['effective']} {chosen} chosen {note}"
 
 
