@@ -12,6 +12,7 @@ import bayeswise as bw
 from bayeswise.data import TensorRows
 from bayeswise.linalg import NumericalError
 from bayeswise.methods import rehearsals
+from bayeswise.methods.accounts import words
 from bayeswise.methods.bali_state import of_best
 from bayeswise.methods.choosing import clearly_best, largest, worth_it
 from bayeswise.methods.mean_update import MeanUpdate
@@ -604,3 +605,8 @@ def test_without_a_rehearsal_no_prior_is_wide():
 def test_after_a_rehearsal_half_of_the_priors_are_wide():
     summary = fit(*data(), bw.BALI(tuning=replace(GOING, small_members=8))).summary()
     assert 'layer "0": 5 x 8, prior variance 40 to 400, ' in summary
+
+
+def test_steps_and_rows_are_written_in_full():
+    assert words(20_000) == "20000" and words((5_000, 20_000)) == "5000 to 20000"
+    assert words(0.70711) == "0.7071" and words((0.25, 4.0)) == "0.25 to 4" and words(14832.4) == "14832"

@@ -45,8 +45,13 @@ def about_output(problem: Problem) -> tuple[str, ...]:
 def words(value: Each | Tensor) -> str:
     """A number, or from the smallest to the largest of several."""
     numbers = torch.as_tensor(value, dtype=torch.float64)
-    low, high = float(numbers.min()), float(numbers.max())
-    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+    low, high = _figure(float(numbers.min())), _figure(float(numbers.max()))
+    return low if low == high else f"{low} to {high}"
+
+
+def _figure(value: float) -> str:
+    """Four digits; steps and rows in full."""
+    return f"{value:.0f}" if 1e3 <= value < 1e7 else f"{value:.4g}"
 
 
 def layer_figures(
