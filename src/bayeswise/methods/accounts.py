@@ -43,15 +43,11 @@ def about_output(problem: Problem) -> tuple[str, ...]:
 
 
 def words(value: Each | Tensor) -> str:
-    """A number, or from the smallest to the largest of several."""
-    numbers = torch.as_tensor(value, dtype=torch.float64)
-    low, high = _figure(float(numbers.min())), _figure(float(numbers.max()))
-    return low if low == high else f"{low} to {high}"
-
-
-def _figure(value: float) -> str:
-    """Four digits; steps and rows in full."""
-    return f"{value:.0f}" if 1e3 <= value < 1e7 else f"{value:.4g}"
+    """A number, or from the smallest to the largest of several; whole ones, such as steps, in full."""
+    numbers = torch.as_tensor(value)
+    form = ".4g" if numbers.is_floating_point() else "d"
+    low, high = numbers.min().item(), numbers.max().item()
+    return f"{low:{form}}" if low == high else f"{low:{form}} to {high:{form}}"
 
 
 def layer_figures(
