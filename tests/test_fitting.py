@@ -323,6 +323,7 @@ def test_one_output_refuses_more_axes():
 def test_targets_behind_a_bound_head_are_scaled_but_not_shifted():
     x = random(N, I)
     y = (0.2 + x[:, :1].abs()).double()
+    torch.manual_seed(0)  # of some starts 300 steps are not enough
     network = nn.Sequential(nn.Linear(I, 20), nn.Tanh(), nn.Linear(20, 1), nn.Softplus()).double()
     posterior = bw.fit(network, (x, y), bw.Gaussian(), bw.MAP(steps=300), **QUIET)
     units = posterior.problem.units
