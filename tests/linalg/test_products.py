@@ -18,6 +18,12 @@ from bayeswise.linalg import (
 )
 
 
+@pytest.fixture(params=[1, 2], autouse=True)
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Products of one thread are numpy's, of several torch's."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: request.param)
+
+
 def normal(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 

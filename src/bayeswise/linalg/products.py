@@ -9,31 +9,51 @@ import numpy as np
 import torch
 from torch import Tensor
 
-BLOCK = 1_024  # columns of a sum of Gram matrices that are multiplied at once
+BLOCK = 120  # columns of a Gram matrix that are multiplied at once, about
+REGISTER = 16  # columns that a product takes at once
+WIDE = 192  # a narrower one is one product
+WHOLE = 1_024  # of a sum of wider ones no whole product is held beside it
 
 
 def gram(rows: Tensor) -> Tensor:
-    """AᵀA for rows A (…, R, n).
+    """AᵀA for rows A (…, R, n), of wide ones one triangle by blocks.
 
-    On a processor by numpy, which computes one triangle with its own BLAS: in 0.4 (many small matrices in
-    float64) to 1.0 of the time of torch's product (measured on an AMD processor).
+    With one thread by numpy, which computes one triangle with its own BLAS: in 0.4 (many small matrices in
+    float64) to 1.0 of the time of torch's products (measured on an AMD processor). With several threads those
+    of numpy and torch would wait for one another: a step took three times as long.
     """
-    if rows.requires_grad or rows.device.type != "cpu" or rows.dtype not in (torch.float32, torch.float64):
+    n = rows.shape[-1]
+    if _alone(rows):
+        own = rows.contiguous()
+        return torch.from_numpy(np.matmul(own.mT.numpy(), own.numpy()))
+    if n < WIDE:
         return rows.mT @ rows
-    own = rows.contiguous()
-    return torch.from_numpy(np.matmul(own.mT.numpy(), own.numpy()))
+    out = rows.new_empty(*rows.shape[:-2], n, n)
+    for block in _blocks(n):
+        panel = rows[..., block].mT @ rows[..., : block.stop]  # (…, block, ≤ n)
+        out[..., block, : block.stop] = panel
+        out[..., : block.start, block] = panel[..., : block.start].mT
+    return out
+
+
+def _alone(rows: Tensor) -> bool:
+    """Whether numpy may multiply them: one thread, on a processor, nothing to differentiate."""
+    plain = rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64)
+    return plain and not rows.requires_grad and torch.get_num_threads() == 1
 
 
 def _blocks(n: int) -> list[slice]:
-    """So many columns in parts."""
-    return [slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK)]
+    """So many columns in parts of about the same size, whole registers of a processor where that can be."""
+    parts = 1 if n < WIDE else -(-n // BLOCK)
+    edges = [0, *(REGISTER * round(n * k / parts / REGISTER) for k in range(1, parts)), n]
+    return [slice(*ends) for ends in zip(edges, edges[1:], strict=False)]
 
 
 @dataclass(frozen=True)
 class GramSum:
-    """Σ AᵀA, one A (…, R, n) after another: one triangle of blocks in place, the other in the end."""
+    """Σ AᵀA, one A (…, R, n) after another: one triangle in place, the other in the end."""
 
-    lower: Tensor  # (…, n, n); above the blocks on its diagonal it is not filled
+    lower: Tensor  # (…, n, n); above the blocks on its diagonal it need not be filled
 
     @classmethod
     def like(cls, rows: Tensor) -> GramSum:
@@ -42,10 +62,16 @@ class GramSum:
 
     def add_(self, rows: Tensor) -> None:
         """Add AᵀA; the sum may have a higher precision than the rows."""
+        if _alone(rows) and rows.shape[-1] <= WHOLE:
+            self.lower.add_(gram(rows))
+            return
+        alike = rows.dim() == 2 and rows.dtype == self.lower.dtype
         for block in _blocks(self.lower.shape[-1]):
-            own, before = rows[..., block], rows[..., : block.start]
-            self.lower[..., block, block] += gram(own)
-            self.lower[..., block, : block.start] += own.mT @ before
+            panel = self.lower[..., block, : block.stop]
+            if alike:
+                panel.addmm_(rows[:, block].mT, rows[:, : block.stop])
+            else:
+                panel.add_(rows[..., block].mT @ rows[..., : block.stop])
 
     def total(self) -> Tensor:
         """The sum so far, (…, n, n)."""
