@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -91,6 +92,13 @@ Watch.__call__ = call
 runner.run(jobs.Request("uci", "bali", Path(sys.argv[2]), Path(sys.argv[1]), ("foo",), "default",
     steps=40, progress=False), print)
 """
+
+
+def test_how_a_method_would_choose_is_part_of_a_run_that_chooses_only(data_dir, tmp_path):
+    task, given = runner.TASKS["uci"], request(data_dir, tmp_path)
+    (chosen,), (choosing,) = task.jobs(given), task.jobs(replace(given, steps=None))
+    assert "tuning" not in chosen.about["configuration"]
+    assert "tuning" in choosing.about["configuration"]
 
 
 def test_a_killed_run_goes_on_and_gives_the_same_lines(data_dir, tmp_path):
