@@ -1,10 +1,10 @@
 """What a run trains: the paper's networks, batches and settings, or a method's own defaults.
 
 `paper` is what the paper prints with decisions 5 to 9 and 17 of our reading (docs/decisions.md): the noise
-floor 0.01², the first layer as printed for the UCI tables, N_eff = 0.2 N on MNIST and FashionMNIST. `printed`
-takes the printed figure in both of these. `reproduction` is `paper` with step size 0.5, chosen on validation
-rows (docs/reproduction.md says why). `default` is the method without arguments on the same network, `single`
-the same with one start where BALI would have several.
+floor 0.01², the first layer as printed for tables, N_eff = 0.2 N on MNIST and FashionMNIST. `printed` takes
+the printed floor in regression and the printed N_eff on images. `reproduction` is `paper` with step size 0.5,
+chosen on validation rows (docs/reproduction.md says why). `default` is the method without arguments on the
+same network, `single` the same with one start where BALI would have several.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from bayeswise.methods.protocol import is_open
 from bayeswise.methods.schedules import Constant, Cosine, StepDecay
 from bayeswise.priors import FanIn, Isotropic
 
-BUDGET = {"diabetes": 3000, "mnist": 3000, "fashion_mnist": 3000}  # steps, instead of the paper's 30,000
+BUDGET = {"diabetes": 3000, "mnist": 1000, "fashion_mnist": 1000}  # steps, instead of the paper's 30,000
 IMAGES_EFFECTIVE = {"mnist": 0.2, "fashion_mnist": 0.2}  # N_eff / N; the printed 1/50 does not reproduce
 BATCH = 1024  # rows of a step where the paper has no figure
 
@@ -98,7 +98,7 @@ def _papers(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelih
     if make is None or paper is None:
         what = f"data set {dataset.name}" if make else f"{method} on {dataset.kind}"
         raise ValueError(f"the paper has no settings for {what}; use --settings default")
-    return make(dataset.name, paper, n, _likelihood(dataset))
+    return make(dataset, paper, n, _likelihood(dataset))
 
 
 def _printed(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
@@ -134,14 +134,16 @@ SETTINGS: dict[str, Callable[[Dataset, str, int], tuple[Method[Any], Likelihood]
 Made = tuple[Method[Any], Likelihood]
 
 
-def _bali(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+def _bali(dataset: Dataset, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+    whole_start = dataset.kind == "classification" and not paper.divided  # of the first layer, as printed
     method = BALI(
         step_size=paper.step_size,
         update_rate=StepDecay(paper.rate),
-        steps=BUDGET.get(name, paper.steps),
-        effective=IMAGES_EFFECTIVE.get(name, paper.effective),
+        steps=BUDGET.get(dataset.name, paper.steps),
+        effective=IMAGES_EFFECTIVE.get(dataset.name, paper.effective),
         prior=FanIn(paper.variance),
         first_prior=None if paper.divided else Isotropic(paper.variance),
+        first_initial_scale=(dataset.x[0].size + 1) ** 0.5 if whole_start else None,
         noise_floor=paper.floor,
         hidden_noise_floor=paper.floor,
         forward=WeightNoise(),
@@ -149,25 +151,25 @@ def _bali(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
     return method, likelihood
 
 
-def _dropout_classifier(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
-    row = _table("dropout_hyperparameters.csv")[name]
+def _dropout_classifier(dataset: Dataset, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+    row = _table("dropout_hyperparameters.csv")[dataset.name]
     rate, decay = float(row["learning_rate"]), float(row["weight_decay"])
-    steps = BUDGET.get(name, paper.steps)
+    steps = BUDGET.get(dataset.name, paper.steps)
     method = METHODS["mc_dropout"](
         rate=float(row["dropout"]), learning_rate=Constant(rate), precision=decay * n, steps=steps
     )
     return method, likelihood
 
 
-def _map_classifier(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
-    row = _table("dropout_hyperparameters.csv")[name]
+def _map_classifier(dataset: Dataset, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+    row = _table("dropout_hyperparameters.csv")[dataset.name]
     rate, decay = float(row["learning_rate"]), float(row["weight_decay"])
-    return MAP(Constant(rate), decay * n, BUDGET.get(name, paper.steps)), likelihood
+    return MAP(Constant(rate), decay * n, BUDGET.get(dataset.name, paper.steps)), likelihood
 
 
-def _dropout_regressor(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+def _dropout_regressor(dataset: Dataset, paper: Paper, n: int, likelihood: Likelihood) -> Made:
     """Gal's protocol: rate p and precision τ of the noise, chosen on validation rows of split 0."""
-    own = _chosen()["mc_dropout"][name]
+    own = _chosen()["mc_dropout"][dataset.name]
     method = METHODS["mc_dropout"](
         rate=own["rate"],
         learning_rate=Cosine(own["learning_rate"]),
@@ -177,8 +179,8 @@ def _dropout_regressor(name: str, paper: Paper, n: int, likelihood: Likelihood) 
     return method, Gaussian(own["noise"])
 
 
-def _bbb_regressor(name: str, paper: Paper, n: int, likelihood: Likelihood) -> Made:
-    own = _chosen()["bbb"][name]
+def _bbb_regressor(dataset: Dataset, paper: Paper, n: int, likelihood: Likelihood) -> Made:
+    own = _chosen()["bbb"][dataset.name]
     method = METHODS["bbb"](
         learning_rate=Cosine(own["learning_rate"]),
         kl_weight=own["kl_weight"],
@@ -188,7 +190,7 @@ def _bbb_regressor(name: str, paper: Paper, n: int, likelihood: Likelihood) -> M
     return method, likelihood
 
 
-PUBLISHED: dict[tuple[str, str], Callable[[str, Paper, int, Likelihood], Made]] = {
+PUBLISHED: dict[tuple[str, str], Callable[[Dataset, Paper, int, Likelihood], Made]] = {
     ("bali", "regression"): _bali,
     ("bali", "classification"): _bali,
     ("map", "classification"): _map_classifier,

@@ -1,0 +1,118 @@
+r"""How the paper's first layer is read in classification: one change at a time, on validation rows.
+
+    OMP_NUM_THREADS=1 python benchmarks/readings.py --data-dir DIR \
+        --out benchmarks/results/scripts/readings.jsonl [--dataset NAME …] [--only CHANGE …] [--steps N]
+    python benchmarks/readings.py --out benchmarks/results/scripts/readings.jsonl --page docs/reproduction.md
+
+A fifth of the training rows of the first split, at most 10,000, is held out and judges. No test row is read.
+A line that is already in the file is not computed again. The second form writes the table of the page anew.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from common import arguments, keep, kept, put_table
+from torch import Tensor
+
+import bayeswise as bw
+from bayeswise import metrics
+from bayeswise.bench.datasets import Dataset, load, rows
+from bayeswise.bench.labels import dataset_name
+from bayeswise.bench.models import mlp
+from bayeswise.bench.settings import recipe
+from bayeswise.methods.protocol import Method
+
+SETS = ("spambase", "magic", "diabetes", "fashion_mnist")
+CHANGES = ("divided", "prior as printed", "prior and start as printed", "MC dropout")
+STEPS, PART, MOST, DRAWS = 800, 5, 10_000, 128
+
+
+def changed(dataset: Dataset, change: str, steps: int) -> Method[Any]:
+    """The paper's settings with one reading of the first layer."""
+    if change == "MC dropout":
+        return recipe(dataset, "mc_dropout", "paper", steps).method
+    method = recipe(dataset, "bali", "paper", steps).method
+    assert isinstance(method, bw.BALI) and isinstance(method.prior, bw.FanIn)
+    method = replace(method, first_prior=None, first_initial_scale=None)
+    if change == "divided":
+        return method
+    method = replace(method, first_prior=bw.Isotropic(method.prior.variance))
+    if change == "prior as printed":
+        return method
+    return replace(method, first_initial_scale=(dataset.x[0].size + 1) ** 0.5)
+
+
+def judged(options, name: str, change: str) -> dict:
+    """Train on most of the training rows, and look at the others."""
+    dataset = load(name, options.data_dir)
+    made, data = recipe(dataset, "bali", "paper"), rows(dataset, (0,))
+    x, y, held_x, held_y = parted(data.x[0], data.y[0])
+    method, start = changed(dataset, change, options.steps), time.perf_counter()
+    posterior = bw.fit(
+        mlp(made.sizes, made.activation, options.seed),
+        (x, y),
+        made.likelihood,
+        method,
+        batch_size=min(made.batch or len(x), len(x)),
+        seed=options.seed,
+    )
+    seconds = time.perf_counter() - start
+    prediction = posterior.predict(held_x, DRAWS)
+    return {
+        "dataset": name,
+        "change": change,
+        "steps": options.steps,
+        "seed": options.seed,
+        "nll": -float(prediction.log_prob(held_y).mean()),
+        "acc": float(metrics.accuracy(prediction.mean, held_y)),
+        "ece": float(metrics.ece(prediction.mean, held_y)),
+        "held": len(held_x),
+        "seconds": round(seconds, 1),
+    }
+
+
+def parted(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Rows to train on and rows to judge by."""
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    held = min(MOST, len(x) // PART)
+    return x[order[held:]], y[order[held:]], x[order[:held]], y[order[:held]]
+
+
+def table(lines: list[dict]) -> list[list[str]]:
+    """NLL / accuracy / ECE of every reading and data set."""
+    found = {(line["change"], line["dataset"]): line for line in lines}
+    head = ["first layer", *map(dataset_name, SETS)]
+    return [head, *([change, *(cell(found.get((change, name))) for name in SETS)] for change in CHANGES)]
+
+
+def cell(line: dict | None) -> str:
+    """One cell; empty where it was not run."""
+    return "" if line is None else f"{line['nll']:.4f} / {line['acc']:.4f} / {line['ece']:.4f}"
+
+
+def main() -> None:
+    """Every reading on every data set, or the page."""
+    parser = arguments(__doc__)
+    parser.add_argument("--dataset", nargs="*", default=list(SETS))
+    parser.add_argument("--only", nargs="*", default=list(CHANGES))
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--page", type=Path)
+    options = parser.parse_args()
+    lines = [line for line in kept(options) if line["steps"] == options.steps]
+    if options.page:
+        put_table(options.page, table(lines), "readings")
+        return
+    done = {(line["dataset"], line["change"], line["seed"]) for line in lines}
+    for name in options.dataset:
+        for change in options.only:
+            if (name, change, options.seed) not in done:
+                keep(options, judged(options, name, change))
+
+
+if __name__ == "__main__":
+    main()
