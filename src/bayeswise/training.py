@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -110,7 +111,13 @@ def train(
         else:
             total, batches = plan.n, _shuffled(rows, run, derived_seed(seed, 2))
         with tqdm(
-            desc=what, total=total, initial=run.step, disable=not progress, delay=1, unit="step"
+            desc=what,
+            total=total,
+            initial=run.step,
+            disable=not progress,
+            delay=1,
+            mininterval=0.1 if sys.stderr.isatty() else 1.0,  # a log keeps every line
+            unit="step",
         ) as bar:
             for info in _steps(method, problem, rows, run, batches, total):
                 now = Progress(run.step, total, info, lambda: method.posterior(seen, run.state, seen_rows))

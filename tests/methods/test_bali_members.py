@@ -8,6 +8,8 @@ import torch
 from torch import Tensor, nn
 
 import bayeswise as bw
+from bayeswise.methods.mean_update import MeanUpdate
+from bayeswise.methods.updates import NaturalUpdate
 from bayeswise.weights import Layerwise, Mixture
 
 B, I, O, N, E = 7, 5, 3, 40, 3  # noqa: E741
@@ -39,8 +41,10 @@ def test_starts_are_the_members_of_a_run_on_copies_of_the_data(kind, forward):
     """The same numbers as E data splits that are all the same rows."""
     x, y = data(kind)
     likelihood = bw.Gaussian() if kind == "gaussian" else bw.Categorical()
-    starts = fit(x, y, likelihood, members=E, forward=forward)
-    copies = fit(x.expand(E, -1, -1), y.expand(E, *y.shape), likelihood, splits=E, forward=forward)
+    update = MeanUpdate(10) if forward == bw.Deterministic() else NaturalUpdate()
+    own: Any = {"forward": forward, "update": update}
+    starts = fit(x, y, likelihood, members=E, **own)
+    copies = fit(x.expand(E, -1, -1), y.expand(E, *y.shape), likelihood, splits=E, **own)
     assert isinstance(starts.weights, Mixture) and len(starts.weights.parts) == E
     for e, part in enumerate(starts.weights.parts):
         assert isinstance(part, Layerwise)
@@ -57,7 +61,7 @@ def test_splits_and_starts_together():
     assert prediction.mean.shape == (2, B, O) and prediction.draws.shape == (2 * E, 2, B, O)
     wide_x = both_x.expand(E, 2, N, I).flatten(0, 1)
     wide_y = both_y.expand(E, 2, N, O).flatten(0, 1)
-    alone = fit(wide_x, wide_y, splits=2 * E)
+    alone = fit(wide_x, wide_y, splits=2 * E, update=MeanUpdate(10))
     for e, part in enumerate(posterior.weights.parts):
         for name, q in part.layers.items():
             wanted = alone.weights.layers[name].factor[2 * e : 2 * e + 2]

@@ -195,18 +195,39 @@ def test_settings_without_a_meaning_are_refused(settings):
         MeanUpdate(**settings)
 
 
-def test_drawn_weights_and_lengths_of_their_own_keep_the_exact_update():
-    """Noise of moved means is lost to rounding when weights are drawn; and all members have one rate."""
+def test_drawn_weights_keep_the_exact_update():
+    """Noise of moved means is lost to rounding when weights are drawn."""
     model = nn.Sequential(nn.Linear(250, 4), nn.Linear(4, 1)).double()
     problem = bw.fit(model, (random(8, 250), random(8, 1)), bw.Gaussian(), bw.BALI(steps=1)).problem
     assert isinstance(bw.BALI().rule(problem), MeanUpdate)
-    for method in (bw.BALI(forward=bw.WeightNoise()), bw.BALI(steps=(3, 5))):
-        assert isinstance(method.rule(problem), NaturalUpdate)
-    with pytest.raises(TypeError, match="one rate for all members; use NaturalUpdate"):
-        MeanUpdate()(
-            PRIOR,
-            MeanUpdate().empty(SHAPE),
-            Targets(*[random(R, I)] * 3, random(R, O), "layer"),
-            random(2),
-            1.0,
-        )
+    assert isinstance(bw.BALI(forward=bw.WeightNoise()).rule(problem), NaturalUpdate)
+
+
+def test_several_starts_move_by_their_means():
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 1)).double()
+    problem = bw.fit(model, (random(8, 3), random(8, 1)), bw.Gaussian(), bw.BALI(steps=1)).problem
+    assert isinstance(bw.BALI(steps=1).rule(problem), NaturalUpdate)
+    assert isinstance(bw.BALI(steps=1, members=2).rule(problem), MeanUpdate)
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_members_with_rates_of_their_own_are_as_they_are_alone(every):
+    """A member whose rate is 0 stays as it is; the others move as with one number."""
+    update, rows = (
+        MeanUpdate(every),
+        [(random(2, R, I, seed=k), random(2, R, O, seed=9 + k)) for k in range(6)],
+    )
+    rates = [(1.0, 1.0), (0.5, 0.3), (0.4, 0.0), (0.3, 0.2), (0.2, 0.0), (0.1, 0.0)]
+    data = update.empty(replace(SHAPE, lead=(2,)))
+    alone = [update.empty(SHAPE) for _ in range(2)]
+    for (x, y), both in zip(rows, rates, strict=True):
+        w = data.mean.clone() if int(data.steps) else random(2, I, O, seed=30)
+        rate = torch.tensor(both, dtype=torch.float64)
+        own = [Targets(x[k], w[k], x[k] @ w[k], y[k]) for k in range(2)]
+        data = update(PRIOR, data, Targets(x, w, x @ w, y), rate, 2.0)
+        alone = [update(PRIOR, alone[k], own[k], both[k], 2.0) for k in range(2)]
+    for k in range(2):
+        for name in ("mean", "xx", "rest", "n", "factor", "left"):
+            torch.testing.assert_close(
+                getattr(data, name)[k], getattr(alone[k], name), rtol=1e-12, atol=1e-13
+            )

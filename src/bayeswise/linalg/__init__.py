@@ -12,6 +12,7 @@ from bayeswise.linalg.kronecker import Factors, NearestProduct, nearest_product
 from bayeswise.linalg.picks import first_alike, is_picks, merged, picked, scattered
 from bayeswise.linalg.products import (
     GramSum,
+    cross,
     gram,
     logdet,
     multidigamma,
@@ -30,6 +31,7 @@ __all__ = [
     "NumericalError",
     "NumericalWarning",
     "condition",
+    "cross",
     "factorise",
     "first_alike",
     "gram",

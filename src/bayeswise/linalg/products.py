@@ -36,6 +36,16 @@ def gram(rows: Tensor) -> Tensor:
     return out
 
 
+def cross(a: Tensor, b: Tensor) -> Tensor:
+    """AᵀB for rows A (…, R, n) and B (…, R, m); of many small ones with one thread by numpy.
+
+    It takes 0.1 (one column) to 1.0 of the time of torch's products there (measured as above).
+    """
+    if a.dim() > 2 and _alone(a) and _alone(b):
+        return torch.from_numpy(np.matmul(a.mT.numpy(), b.numpy()))
+    return a.mT @ b
+
+
 def _alone(rows: Tensor) -> bool:
     """Whether numpy may multiply them: one thread, on a processor, nothing to differentiate."""
     plain = rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64)

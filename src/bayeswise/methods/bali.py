@@ -28,6 +28,7 @@ from bayeswise.data import BATCH
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
 from bayeswise.methods.accounts import about_layer, about_output, layer_figures, words
 from bayeswise.methods.bali_state import (
+    WIDE,
     BALIState,
     LayerSetting,
     LayerState,
@@ -58,7 +59,6 @@ from bayeswise.weights import Layerwise, LayerwiseDrawn, Mixture
 
 Find = Callable[[DiagonalPrior, Any, str], MatrixNormalInverseWishart]
 STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
-WIDE = 200  # inputs of the first layer from which means move instead of statistics
 NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
 POSITIVE = "step_size steps noise_floor hidden_noise_floor initial_scale members temperature".split()
 
@@ -257,12 +257,13 @@ class BALI:
         return 1.0 if problem.n < 1000 else 0.25
 
     def rule(self, problem: Problem) -> Update[Any]:
-        """How layers move: where the first is wide by their means, which is cheaper there."""
+        """How layers move: by their means where that is cheaper, wide first layers or many small networks."""
         if self.update is not None:
             return self.update
-        alike = isinstance(self.forward, Deterministic) and not isinstance(self.steps, tuple)
-        wide = problem.network.layers[0].inputs >= WIDE and alike
-        return MeanUpdate(every=10) if wide else NaturalUpdate()
+        wide = any(view.inputs >= WIDE for view in problem.network.layers[:1])
+        many = self.starts > 1 and self.tuning.is_small(problem.network)
+        means = (wide or many) and isinstance(self.forward, Deterministic)
+        return MeanUpdate(every=10) if means else NaturalUpdate()
 
     def settings(self, problem: Problem) -> tuple[LayerSetting, ...]:
         """Every layer with its prior and its part; found once for a problem."""

@@ -20,6 +20,7 @@ from bayeswise.methods.updates import Shape, Update
 from bayeswise.networks import LayerSignal, LayerView, LocalNoise, Signals, is_fed_by_data
 from bayeswise.problem import Problem
 
+WIDE = 200  # inputs from which a first layer moves by its mean, and its products are taken beforehand
 ENOUGH = 24  # rows for each input, which settle the mean of xxᵀ
 
 

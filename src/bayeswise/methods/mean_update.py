@@ -59,7 +59,7 @@ class MeanStats:
     n: Tensor  # (…,)
     factor: Tensor  # (…, I+O, I+O): the factors of R⁻¹ and U, side by side
     spread: Tensor  # R (…, I, I) where it is known; else empty
-    left: Tensor  # Π (1 - γ) since S last moved
+    left: Tensor  # (…,) Π (1 - γ) since S last moved
     steps: Tensor  # done
     jitter: Tensor  # (…,) what the last step's factorisations had to add
 
@@ -85,7 +85,7 @@ class MeanUpdate:
             n=shape.zeros(dtype=torch.float64),
             factor=shape.zeros(size, size),
             spread=shape.zeros(0, 0),
-            left=count.double() + 1,
+            left=shape.zeros(dtype=torch.float64) + 1,
             steps=count,
             jitter=shape.zeros(),
         )
@@ -119,36 +119,33 @@ class MeanUpdate:
         rate: float | Tensor,
         weight: float | Tensor,
     ) -> MeanStats:
-        """One step with rate γ; it consumes `data`.
+        """One step with rate γ, or one for each member; it consumes `data`.
 
         The first has γ = 1 and forgets where it starts; from the weights of the pass r is small, and S exact.
         """
-        if isinstance(rate, Tensor):
-            raise TypeError("MeanUpdate has one rate for all members; use NaturalUpdate where lengths differ")
         data = data if int(data.steps) else replace(data, mean=batch.w.to(data.mean))
-        r = batch.residual(data.mean)  # (…, R, O)
-        pull = _times(1 / prior.variance, data.mean.to(data.xx))  # R0⁻¹ M
-        g = _times(weight, batch.x.mT @ r).to(data.xx) - pull  # G
+        back = _times(1 / prior.variance, data.mean.to(data.xx))  # R0⁻¹ M
+        g = _times(weight, batch.pull(data.mean)).to(data.xx) - back  # G
         if data.spread.numel():
-            d, fitted = rate * (data.spread @ g), None  # γ R G (…, I, O)
+            d, fitted = _times(rate, data.spread @ g), None  # γ R G (…, I, O)
             data = replace(data, jitter=torch.zeros_like(data.jitter))
         else:
             data = _with_inputs(prior, data, batch, rate, weight)
             lower = data.factor[..., : prior.inputs, : prior.inputs]
-            d = rate * solve_lower_t(lower, solve_lower(lower, g.to(lower)))
+            d = _times(rate, solve_lower_t(lower, solve_lower(lower, g.to(lower))))
             fitted = (g, d)
-        left = float(data.left) * (1 - rate)
+        data = replace(data, left=data.left.mul_(1 - rate))
         if int(data.steps) % self.every == 0:
-            data, left = _with_rest(prior, data, r, fitted, 1 - left, weight, batch.name), 1.0
-        mean, left_now = data.mean + d.to(data.mean), torch.full_like(data.left, left)
-        return replace(data, mean=mean, left=left_now, steps=data.steps + 1)
+            data = _with_rest(prior, data, batch, fitted, rate, weight)
+        return replace(data, mean=data.mean + d.to(data.mean), steps=data.steps + 1)
 
 
 def _with_inputs(
-    prior: DiagonalPrior, data: MeanStats, batch: Targets, rate: float, weight: float | Tensor
+    prior: DiagonalPrior, data: MeanStats, batch: Targets, rate: float | Tensor, weight: float | Tensor
 ) -> MeanStats:
     """Ψxx and the factor of R⁻¹ with the rows of a batch."""
-    xx = data.xx.mul_(1 - rate).add_(_times(weight, gram(batch.x)).to(data.xx), alpha=rate)
+    new = _times(rate * weight, gram(batch.x)).to(data.xx)
+    xx = data.xx.mul_(1 - (rate[..., None, None] if isinstance(rate, Tensor) else rate)).add_(new)
     found = factorise(_plus(xx, 1 / prior.variance), batch.name)
     factor = data.factor.to(found.lower.dtype)
     factor[..., : prior.inputs, : prior.inputs] = found.lower
@@ -158,22 +155,27 @@ def _with_inputs(
 def _with_rest(
     prior: DiagonalPrior,
     data: MeanStats,
-    r: Tensor,
+    batch: Targets,
     fitted: tuple[Tensor, Tensor] | None,  # G and D, where R is that of these rows too
-    rate: float,
+    step_rate: float | Tensor,
     weight: float | Tensor,
-    name: str,
 ) -> MeanStats:
-    """S and the factor of U: (1 - Γ) S + Γ (w rᵀr + MᵀR0⁻¹M - DᵀG), or of w rᵀr alone."""
+    """S and the factor of U: (1 - Γ) S + Γ (w rᵀr + MᵀR0⁻¹M - DᵀG), or of w rᵀr alone; Γ = 1 - `left`.
+
+    A member whose steps are done, γ = 0, stays as it is.
+    """
+    moves = torch.as_tensor(step_rate, device=data.left.device) > 0
+    rate, r = (1 - data.left) * moves, batch.residual(data.mean)  # Γ (…,)
     new = _times(weight, gram(r)).double()
     if fitted is not None:
         (g, d), mean = (part.double() for part in fitted), data.mean.double()
         new = new + _times(1 / prior.variance, mean.mT @ mean) - d.mT @ g
-    rest = data.rest.mul_(1 - rate).add_(0.5 * rate * (new + new.mT))
-    found = factorise(_plus(rest, prior.scale), f"{name}: noise")
+    rest = data.rest.mul_((1 - rate)[..., None, None]).add_(_times(0.5 * rate, new + new.mT))
+    found = factorise(_plus(rest, prior.scale), f"{batch.name}: noise")
     data.factor[..., prior.inputs :, prior.inputs :] = found.lower.to(data.factor.dtype)
     n = data.n.mul_(1 - rate).add_(rate * weight * float(r.shape[-2]))
-    return replace(data, rest=rest, n=n, jitter=torch.maximum(data.jitter, found.jitter.to(data.jitter)))
+    jitter = torch.maximum(data.jitter, found.jitter.to(data.jitter))
+    return replace(data, rest=rest, n=n, left=data.left.masked_fill(moves, 1.0), jitter=jitter)
 
 
 def _plus(matrix: Tensor, diagonal: float | Tensor) -> Tensor:

@@ -26,8 +26,7 @@ from typing import TYPE_CHECKING
 from bayeswise.data import BATCH
 from bayeswise.linalg import NumericalError
 from bayeswise.methods.accounts import words
-from bayeswise.methods.bali_state import resumed
-from bayeswise.methods.mean_update import MeanUpdate
+from bayeswise.methods.bali_state import WIDE, resumed
 from bayeswise.methods.members import widened
 from bayeswise.methods.protocol import Chosen, Trials
 from bayeswise.methods.rehearsals import (
@@ -38,7 +37,6 @@ from bayeswise.methods.rehearsals import (
     rehearsed,
     straightened,
 )
-from bayeswise.methods.updates import NaturalUpdate
 from bayeswise.networks import Network
 from bayeswise.problem import Problem
 
@@ -54,12 +52,13 @@ LARGER = (8, 4, 2)  # the parts of all rows that a larger network trains for
 class Tuning:
     """How BALI chooses: what is compared, and how much work a run is.
 
-    A network of at most `small` weights takes a step with a `part` of the rows, `least` to 1,024 of them,
-    trains for one of the `lengths`, in steps, and then for `more` times this length on all rows; in float64
-    if there are `few` rows, with labels `label_few`, or `few_each` for each input. Longer runs than the first
-    are tried with more than `long_rows`, if it gained `steep` per held-out row on the race. A larger one sees
-    an eighth, a quarter or a half of so many `rows`. A small one has `small_members` starts, one of up to
-    `medium` weights `members`, a larger one has one.
+    A network of at most `small` weights takes a step with a `part` of the rows, `least` to 1,024 of them (of
+    a small table with `little` of its rows, at least `fewest`), trains for one of the `lengths`, in steps,
+    and then for `more` times this length on all rows; in float64 if there are `few` rows, with labels
+    `label_few`, or `few_each` for each input. Longer runs than the first are tried with more than
+    `long_rows`, if it gained `steep` per held-out row on the race. A larger one sees an eighth, a quarter or
+    a half of so many `rows`. A small one has `small_members` starts, one of up to `medium` weights `members`,
+    a larger one has one.
 
     `shares` and `step_sizes` are the candidates for N_eff / N and α, of each the first where nothing speaks
     for another; they race for `race` steps. In regression starts have priors `prior_scales` times as wide,
@@ -78,6 +77,8 @@ class Tuning:
     rows: int = 2_560_000
     part: float = 0.0625
     least: int = 256
+    little: float = 0.25
+    fewest: int = 64
     small_members: int = 8
     members: int = 4
     small: int = 50_000
@@ -102,10 +103,8 @@ class Tuning:
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
-        counts = (
-            "long_rows rows least small_members members small few label_few few_each medium race finalists"
-        )
-        for name in (*counts.split(), "rehearsal", "straight_steps", "straight_rows"):
+        counts = "long_rows rows least fewest small_members members small few label_few few_each medium race"
+        for name in (*counts.split(), "finalists", "rehearsal", "straight_steps", "straight_rows"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
         for name in ("lengths", "shares", "label_shares", "step_sizes", "label_step_sizes"):
@@ -125,7 +124,7 @@ class Tuning:
                 raise ValueError(f"Tuning: {name} is a tuple of positive numbers, not {values}")
         if list(self.lengths) != sorted(self.lengths):
             raise ValueError(f"Tuning: lengths go from the shortest to the longest, not {self.lengths}")
-        for name in ("straight", "more", "part"):
+        for name in ("straight", "more", "part", "little"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"Tuning: {name} must be positive, not {getattr(self, name)}")
         for name in ("worth", "label_worth", "steep"):
@@ -153,7 +152,10 @@ class Tuning:
 
     def batch(self, network: Network, n: int) -> int:
         """How many of n rows a step takes."""
-        return min(BATCH, max(self.least, int(self.part * n))) if self.is_small(network) else BATCH
+        if not self.is_small(network):
+            return BATCH
+        least = min(self.least, max(self.fewest, int(self.little * n)))
+        return min(BATCH, max(least, int(self.part * n)))
 
     def is_small(self, network: Network) -> bool:
         """Whether a run costs little."""
@@ -175,16 +177,15 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
     """The method with nothing left open, what was chosen why, and where its run begins."""
     own, network, notes = method.tuning, problem.network, ()
     lengths = own.steps(network, problem.n, batch)
-    one_rate = isinstance(method.update, MeanUpdate) and problem.members is not None  # for all members
-    lengths = lengths[:1] if one_rate else lengths
     method = replace(method, steps=lengths[0], members=method.members or own.starts(network))
+    method = replace(method, update=method.rule(problem))  # of all trials, however many they compare
     if trials is None:
         middle = 0 if own.is_small(network) else min(1, len(lengths) - 1)
         method = replace(method, steps=lengths[middle])
         return Chosen(method, ("no rows could be held out: N_eff, steps and temperature are rules of thumb",))
     scales = own.prior_scales if problem.is_regression and method.prior_scale is None else ()
     draft = Draft(method, scales=scales, goes_on=_goes_on(method, problem, trials))
-    for name, choose in _choices(method, problem, trials, lengths, one_rate).items():
+    for name, choose in _choices(method, problem, trials, lengths).items():
         if name != "steps" and getattr(method, name) is not None:
             continue
         if name == "steps" and method.temperature is not None and len(lengths) == 1:
@@ -198,9 +199,7 @@ def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> 
     return _finished(draft, problem, trials, notes)
 
 
-def _choices(
-    method: BALI, problem: Problem, trials: Trials, lengths: tuple[int, ...], one_rate: bool
-) -> dict[str, Choose]:
+def _choices(method: BALI, problem: Problem, trials: Trials, lengths: tuple[int, ...]) -> dict[str, Choose]:
     """What there is to choose, in this order."""
     own, network = method.tuning, problem.network
     shares, sizes = own.candidates(problem)
@@ -212,7 +211,7 @@ def _choices(
         "steps": lambda draft: _rehearsed(draft, lengths, worth, steep, trials),
         "bias_scale": lambda draft: straightened(draft, method.temperature, trials),
     }
-    few = problem.n <= own.straight_rows and not one_rate
+    few = problem.n <= own.straight_rows
     if not (few and problem.is_regression and method.start == "draw" and network.layers[0].bias):
         del choices["bias_scale"]
     return choices
@@ -235,7 +234,7 @@ def _goes_on(method: BALI, problem: Problem, trials: Trials) -> bool:
 
     Where the first layer's products are taken beforehand they belong to those rows: no.
     """
-    kept = isinstance(method.rule(problem), NaturalUpdate) and method.start == "draw"
+    kept = all(view.inputs < WIDE for view in problem.network.layers[:1]) and method.start == "draw"
     return kept and method.tuning.is_small(problem.network) and method.starts % trials.folds == 0
 
 

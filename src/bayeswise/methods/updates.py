@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
+from bayeswise.linalg import cross
 
 FLOAT64_INPUTS = 512  # up to so many inputs a layer's averages and factors are float64, whatever the data
 
@@ -52,6 +53,13 @@ class Targets:
         if self.w is mean:
             return self.delta
         return self.delta + self.x @ (self.w - mean).to(self.x.dtype)
+
+    def pull(self, mean: Tensor) -> Tensor:
+        """The products xᵀ(y - x M) (…, I, O); where the pass was made with M, the rows wait for no scale."""
+        if self.w is not mean:
+            return cross(self.x, self.residual(mean))
+        found = cross(self.x, self.g)
+        return found if self.scale is None else found * self.scale.to(found.dtype)[..., None, :]
 
 
 @dataclass(frozen=True)
