@@ -25,11 +25,13 @@ from bayeswise.bench.datasets import load, rows
 from bayeswise.bench.models import mlp
 from bayeswise.bench.settings import recipe
 from bayeswise.methods.rehearsals import TEMPERATURES, Draft
+from bayeswise.methods.updates import NaturalUpdate
 from bayeswise.posterior import Posterior
 from bayeswise.weights import Layerwise, Mixture
 
 SPLITS, STEPS = 5, 2500
 BASE = {"step_size": 0.5, "effective": 1.0, "members": 4, "steps": STEPS}
+OPEN = {"members": None, "steps": None, "step_size": None, "effective": None}
 EIGHT = {"members": 8, "batch": 256, "steps": 2 * STEPS}
 CHANGES: dict[str, dict | None] = {
     "four members": {},
@@ -66,7 +68,9 @@ CHANGES: dict[str, dict | None] = {
     | {"turns": (1.0, 4.0), "scales": (1.0, 10.0)},
     "the same, 20,000 steps": EIGHT | {"turns": (1.0, 4.0), "scales": (1.0, 10.0), "steps": 8 * STEPS},
     "as chosen": None,
-    "as chosen, one member": {"members": 1, "steps": None, "step_size": None, "effective": None},
+    "the same, steps of up to 256 rows": OPEN | {"tuning": bw.Tuning(little=1.0)},
+    "the same, averaging statistics": OPEN | {"update": NaturalUpdate()},
+    "as chosen, one member": OPEN | {"members": 1},
 }
 
 

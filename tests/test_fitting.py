@@ -525,6 +525,11 @@ def test_another_run_is_not_resumed(what: str, tmp_path):
         resumable(tmp_path, **OTHERS[what]())
 
 
+def test_how_a_method_would_choose_does_not_matter_where_it_has_chosen(tmp_path):
+    resumable(tmp_path, method=bw.BALI(steps=3))
+    resumable(tmp_path, method=bw.BALI(steps=3, tuning=bw.Tuning(race=7)))
+
+
 def test_other_noise_covariances_are_other_runs(tmp_path):
     noise = torch.eye(O, dtype=torch.float64)
     resumable(tmp_path, likelihood=bw.Gaussian(noise))

@@ -140,6 +140,12 @@ def test_a_checkpoint_of_another_run_is_refused_by_name(tmp_path):
         run(checkpoints=Checkpoints(tmp_path), identity={"seed": 0, "rows": 24})
 
 
+def test_of_another_method_the_settings_that_differ_are_named(tmp_path):
+    run(checkpoints=Checkpoints(tmp_path), identity={"method": {"kind": "A", "steps": 3, "rate": 0.5}})
+    with pytest.raises(SavedModelError, match=r"another method: \{'steps': 3\} there, \{'steps': 4\} here"):
+        run(checkpoints=Checkpoints(tmp_path), identity={"method": {"kind": "A", "steps": 4, "rate": 0.5}})
+
+
 def test_callbacks_see_every_step_and_may_end_the_run():
     seen = []
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-from bayeswise.methods.protocol import Data, Method
+from bayeswise.methods.protocol import Data, Method, is_open
 from bayeswise.problem import Problem
 from bayeswise.saving import to_config
 
@@ -20,7 +20,7 @@ def identity(method: Method[Any], problem: Problem, rows: Data, seed: int) -> di
     module = re.sub(r" at 0x[0-9a-f]+", "", repr(network.module))  # without addresses in memory
     start = network.layer_parameters() if method.starts_from_model else {}
     return {
-        "method": to_config(method),
+        "method": configuration(method),
         "seed": int(seed),
         "rows": problem.n,
         "members": problem.members,
@@ -31,6 +31,14 @@ def identity(method: Method[Any], problem: Problem, rows: Data, seed: int) -> di
         "starting weights": _digest(start),
         "data": _digest(dict(zip("xy", rows.example, strict=True))),
     }
+
+
+def configuration(method: Method[Any]) -> dict[str, Any]:
+    """What decides a run beside problem, rows and seed; how a method chooses counts where it does choose."""
+    own = to_config(method)
+    if not is_open(method):
+        own.pop("tuning", None)
+    return own
 
 
 def _digest(tensors: Mapping[str, Tensor], *words: str) -> str:

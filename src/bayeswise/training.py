@@ -233,11 +233,21 @@ class Keeper:
     def _check(self, theirs: dict[str, Any]) -> None:
         for key, value in self.identity.items():
             if theirs.get(key) != value:
+                there, here = _differing(theirs.get(key), value)
                 raise SavedModelError(
                     f"the checkpoint in {self.where.folder} belongs to a run with another {key}: "
-                    f"{theirs.get(key)!r} there, {value!r} here; "
+                    f"{there!r} there, {here!r} here; "
                     "use another folder, or remove this one to start afresh"
                 )
+
+
+def _differing(one: Any, other: Any) -> tuple[Any, Any]:
+    """Both as they are, or of two dicts what differs."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return one, other
+    names = [name for name in one | other if one.get(name) != other.get(name)]
+    there, here = ({name: own[name] for name in names if name in own} for own in (one, other))
+    return there, here
 
 
 def _history(callback: Callback) -> list[list[Any]] | None:

@@ -18,9 +18,8 @@ from bayeswise.bench.models import mlp
 from bayeswise.bench.settings import Recipe
 from bayeswise.bench.watch import Watch
 from bayeswise.fitting import fit
-from bayeswise.methods.protocol import is_open
+from bayeswise.identity import configuration
 from bayeswise.posterior import Posterior
-from bayeswise.saving import to_config
 from bayeswise.saving.files import json_digest
 from bayeswise.training import Checkpoints
 
@@ -73,6 +72,7 @@ class Job:
     def about(self) -> dict[str, Any]:
         """What two runs with the same result have in common."""
         other = {} if self.other is None else {"other": self.other}
+        noise = getattr(self.recipe.likelihood, "noise", None)
         return {
             "task": self.task,
             "dataset": self.dataset,
@@ -85,7 +85,7 @@ class Job:
             "train_rows": int(self.x.shape[1 if self.batched else 0]),
             "network": [*self.recipe.sizes, self.recipe.activation],
             "batch": self.recipe.batch,
-            "configuration": configuration(self.recipe),
+            "configuration": configuration(self.recipe.method) | ({} if noise is None else {"noise": noise}),
             "data": self.data,
         }
 
@@ -122,14 +122,6 @@ class Job:
             self.about | {"split": split} | trained | one | environment
             for split, one in zip(self.splits, found, strict=True)
         ]
-
-
-def configuration(recipe: Recipe) -> dict[str, Any]:
-    """What decides a run beside network, rows and seed; how a method chooses counts where it does choose."""
-    own, noise = to_config(recipe.method), getattr(recipe.likelihood, "noise", None)
-    if not is_open(recipe.method):
-        own.pop("tuning", None)
-    return own if noise is None else own | {"noise": noise}
 
 
 def train(job: Job, folder: Path, watch: Watch, progress: bool) -> Posterior:
