@@ -17,7 +17,7 @@ PACKAGE = SRC / "bayeswise"
 LAYERS = (
     "arrays linalg",
     "distributions networks",
-    "problem likelihoods priors predictive linearised weights posterior metrics saving storage "
+    "problem likelihoods priors predictive quantiles linearised weights posterior metrics saving storage "
     "randomness data cautions identity training tables methods.protocol",
     "methods",
     "trials notices fitting estimators",

@@ -11,9 +11,11 @@ from torch import Tensor
 from torch import distributions as td
 
 from bayeswise import predictive as predictive_module
+from bayeswise import quantiles
 from bayeswise.likelihoods import Bernoulli, Categorical, Gaussian
 from bayeswise.linearised import LinearisedPredictive, Noise, Probit, packed
-from bayeswise.predictive import KeptDraws, Predictive, mixture_quantile
+from bayeswise.predictive import KeptDraws, Predictive
+from bayeswise.quantiles import mixture_quantile
 
 S, K, B, O = 11, 2, 7, 3  # noqa: E741
 F64 = torch.float64
@@ -151,7 +153,7 @@ def test_quantile_agrees_with_bisection(rng, noise, level):
 @pytest.mark.parametrize(("noise", "limit"), [(1e-9, 60), (0.01, 30), (0.3, 12)])
 def test_quantile_takes_few_evaluations(rng, monkeypatch, noise, limit):
     calls = []
-    monkeypatch.setattr(predictive_module, "normal_cdf", lambda u: calls.append(1) or cdf(u))
+    monkeypatch.setattr(quantiles, "normal_cdf", lambda u: calls.append(1) or cdf(u))
     means = torch.randn(S, 500, generator=rng, dtype=F64) ** 3  # heavy tails: spikes and gaps
     for level in (1e-8, 0.01, 0.5, 0.95):
         calls.clear()

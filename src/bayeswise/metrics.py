@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from bayeswise.arrays import as_tensor
-from bayeswise.predictive import normal_cdf
+from bayeswise.quantiles import normal_cdf
 
 Numbers: TypeAlias = Tensor | ArrayLike
 SQRT_2PI = math.sqrt(2 * math.pi)

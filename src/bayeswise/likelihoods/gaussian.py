@@ -14,7 +14,8 @@ from torch import Tensor
 from torch import distributions as td
 
 from bayeswise.likelihoods.protocol import rows_of_outputs
-from bayeswise.predictive import KeptDraws, Moments, Predictive, equal_mixture, mixture_quantile
+from bayeswise.predictive import KeptDraws, Moments, Predictive, equal_mixture
+from bayeswise.quantiles import mixture_quantile
 
 LOG_2PI = math.log(2 * math.pi)
 
