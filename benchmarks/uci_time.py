@@ -4,8 +4,8 @@ r"""How long `BALI()` takes beside the paper's settings: all splits of a UCI set
         --part FOLDER --out benchmarks/results/scripts/uci_time.jsonl [--dataset NAME …]
 
 For each set the defaults train in full, and right after them the paper's settings for a tenth of their steps,
-which are all alike: ten times these seconds are what they take. Lines that are in the folders already are
-not computed again, so leave `--part` empty for a measurement.
+which are all alike: ten times these seconds are what they take. What is in the folders already is not
+computed again: for a measurement both are empty, or hold runs of the same day and load.
 """
 
 from __future__ import annotations

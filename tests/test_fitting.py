@@ -1,6 +1,7 @@
 """The door: what `fit` accepts, how it chooses, and what it refuses with a reason."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -528,6 +529,16 @@ def test_another_run_is_not_resumed(what: str, tmp_path):
 def test_how_a_method_would_choose_does_not_matter_where_it_has_chosen(tmp_path):
     resumable(tmp_path, method=bw.BALI(steps=3))
     resumable(tmp_path, method=bw.BALI(steps=3, tuning=bw.Tuning(race=7)))
+
+
+def test_a_run_that_chose_in_another_way_is_another_run(tmp_path):
+    short = bw.Tuning(lengths=(20, 30), long_rows=1, race=5, shares=(1.0,), straight_shares=(), steep=1e3)
+    other = replace(short, lengths=(10, 30), more=0.2)  # as many steps in the end, from another rehearsal
+    given = bw.BALI(temperature=1.0, tuning=short)
+    resumable(tmp_path, method=given)
+    resumable(tmp_path, method=given)
+    with pytest.raises(SavedModelError, match="another method as given: .*'lengths': .20, 30.*there"):
+        resumable(tmp_path, method=replace(given, tuning=other))
 
 
 def test_other_noise_covariances_are_other_runs(tmp_path):

@@ -14,13 +14,19 @@ from bayeswise.problem import Problem
 from bayeswise.saving import to_config
 
 
-def identity(method: Method[Any], problem: Problem, rows: Data, seed: int) -> dict[str, Any]:
-    """What a run must have in common with the one that it resumes, as JSON."""
+def identity(
+    method: Method[Any], problem: Problem, rows: Data, seed: int, given: Method[Any] | None = None
+) -> dict[str, Any]:
+    """What a run must have in common with the one that it resumes, as JSON.
+
+    What a method chose, and where its run begins, hangs on the method as it was `given`.
+    """
     network, noise = problem.network, getattr(problem.likelihood, "noise", None)
     module = re.sub(r" at 0x[0-9a-f]+", "", repr(network.module))  # without addresses in memory
     start = network.layer_parameters() if method.starts_from_model else {}
     return {
         "method": configuration(method),
+        "method as given": None if given is None or given is method else configuration(given),
         "seed": int(seed),
         "rows": problem.n,
         "members": problem.members,

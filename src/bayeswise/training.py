@@ -116,7 +116,7 @@ def train(
             initial=run.step,
             disable=not progress,
             delay=1,
-            mininterval=0.1 if sys.stderr.isatty() else 1.0,  # a log keeps every line
+            mininterval=0.1 if _is_terminal() else 1.0,  # a log keeps every line
             unit="step",
         ) as bar:
             for info in _steps(method, problem, rows, run, batches, total):
@@ -126,6 +126,11 @@ def train(
                 if keeper is not None:
                     keeper.keep(run, last=run.stopped or run.step == total)
     return run.state
+
+
+def _is_terminal() -> bool:
+    """Whether somebody may be looking; a program without a console has no stderr."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 @dataclass
@@ -245,8 +250,14 @@ def _differing(one: Any, other: Any) -> tuple[Any, Any]:
     """Both as they are, or of two dicts what differs."""
     if not (isinstance(one, dict) and isinstance(other, dict)):
         return one, other
-    names = [name for name in one | other if one.get(name) != other.get(name)]
-    there, here = ({name: own[name] for name in names if name in own} for own in (one, other))
+    there, here = {}, {}
+    for name in one | other:
+        if name in one and name in other and one[name] != other[name]:
+            there[name], here[name] = _differing(one[name], other[name])
+        elif name not in other:
+            there[name] = one[name]
+        elif name not in one:
+            here[name] = other[name]
     return there, here
 
 

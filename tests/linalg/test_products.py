@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bayeswise.linalg import (
     GramSum,
+    cross,
     gram,
     logdet,
     multidigamma,
@@ -53,6 +54,17 @@ def test_gram_of_columns_that_lie_apart_and_of_rows_to_differentiate() -> None:
     wide.requires_grad_()
     (found,) = torch.autograd.grad(gram(wide).sum(), wide)
     torch.testing.assert_close(found, 2 * wide.sum(-1, keepdim=True).expand_as(wide))
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
+@pytest.mark.parametrize("columns", [1, 4])
+def test_cross_is_the_product_of_two_sets_of_rows(lead: tuple[int, ...], columns: int) -> None:
+    a, b = normal(*lead, 7, 5), normal(*lead, 7, 2 * columns, seed=1)[..., ::2]
+    wanted = torch.einsum("...ri,...rj->...ij", a, b)
+    torch.testing.assert_close(cross(a, b), wanted, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(cross(a.expand(2, *a.shape), b.expand(2, *b.shape))[1], wanted)
+    (slope,) = torch.autograd.grad(cross(a.requires_grad_(), b).sum(), a)
+    torch.testing.assert_close(slope, b.sum(-1, keepdim=True).expand_as(a))
 
 
 @pytest.mark.parametrize("lead", [(), (2,)])

@@ -546,10 +546,11 @@ def test_settings_without_meaning_are_refused(settings: dict, message: str):
         bw.BALI(**settings)
 
 
-def test_a_model_without_linear_layers_is_refused():
+@pytest.mark.parametrize("rows", [B, 4 * B])  # too few to be parted, and enough
+def test_a_model_without_linear_layers_is_refused(rows):
     model = nn.Sequential(nn.Flatten(), nn.LayerNorm(I)).double()
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="no layer to infer"):
-        bw.fit(model, (random(B, I), random(B, I)), bw.Gaussian(), **QUIET)
+        bw.fit(model, (random(rows, I), random(rows, I)), bw.Gaussian(), **QUIET)
 
 
 def test_no_posterior_before_the_first_step():

@@ -210,6 +210,21 @@ def test_several_starts_move_by_their_means():
     assert isinstance(bw.BALI(steps=1, members=2).rule(problem), MeanUpdate)
 
 
+def test_what_a_step_tells_is_of_the_posterior_of_its_pass():
+    """Not of the next one, whose factors are found in the same step."""
+    x, y = random(20, 3), random(20, 2, seed=1)
+    model, seen = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 2)).double(), []
+    for update in (NaturalUpdate(), MeanUpdate()):
+        told: list[dict[str, float]] = []
+        look = lambda p, told=told: told.append(p.info.details())  # noqa: E731
+        bw.fit(
+            model, (x, y), bw.Gaussian(), bw.BALI(steps=6, update=update), progress=False, callbacks=[look]
+        )
+        seen.append(told)
+    for natural, moved in zip(*seen, strict=True):
+        assert moved == pytest.approx(natural, rel=1e-6)
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_members_with_rates_of_their_own_are_as_they_are_alone(every):
     """A member whose rate is 0 stays as it is; the others move as with one number."""
@@ -221,10 +236,12 @@ def test_members_with_rates_of_their_own_are_as_they_are_alone(every):
     data = update.empty(replace(SHAPE, lead=(2,)))
     alone = [update.empty(SHAPE) for _ in range(2)]
     for (x, y), both in zip(rows, rates, strict=True):
-        w = data.mean.clone() if int(data.steps) else random(2, I, O, seed=30)
-        rate = torch.tensor(both, dtype=torch.float64)
-        own = [Targets(x[k], w[k], x[k] @ w[k], y[k]) for k in range(2)]
-        data = update(PRIOR, data, Targets(x, w, x @ w, y), rate, 2.0)
+        w = data.mean if int(data.steps) else random(2, I, O, seed=30)
+        rate, scale = torch.tensor(both, dtype=torch.float64), 1 + random(2, O, seed=31).square()
+        own = [Targets(x[k], alone[k].mean, x[k] @ w[k], y[k], scale=scale[k]) for k in range(2)]
+        if not int(data.steps):
+            own = [replace(targets, w=w[k]) for k, targets in enumerate(own)]
+        data = update(PRIOR, data, Targets(x, w, x @ w, y, scale=scale), rate, 2.0)
         alone = [update(PRIOR, alone[k], own[k], both[k], 2.0) for k in range(2)]
     for k in range(2):
         for name in ("mean", "xx", "rest", "n", "factor", "left"):

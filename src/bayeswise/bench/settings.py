@@ -102,7 +102,7 @@ def _papers(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelih
 
 
 def _printed(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
-    """The same with σ_u² and N_eff exactly as printed."""
+    """The same with N_eff as printed, and in regression σ_u²."""
     chosen, likelihood = _papers(dataset, method, n)
     if isinstance(chosen, BALI):
         paper = _paper()[dataset.name]

@@ -28,6 +28,7 @@ from bayeswise.data import BATCH
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
 from bayeswise.methods.accounts import about_layer, about_output, layer_figures, words
 from bayeswise.methods.bali_state import (
+    SMALL,
     WIDE,
     BALIState,
     LayerSetting,
@@ -49,7 +50,7 @@ from bayeswise.methods.mean_update import MeanUpdate
 from bayeswise.methods.members import Each, all_positive, each, layer_of_start, repeated, widened
 from bayeswise.methods.protocol import Batch, Chosen, Data, Info, Steps, Trials
 from bayeswise.methods.schedules import Cosine, Schedule, require_schedule
-from bayeswise.methods.tuning import Tuning, tuned
+from bayeswise.methods.tuning import Tuning, tuned, weights
 from bayeswise.methods.updates import NaturalUpdate, Targets, Update, empty_stats, mean_squares, step_scale
 from bayeswise.networks import LayerView, LocalNoise, Network, layer_signals
 from bayeswise.posterior import Posterior
@@ -261,9 +262,9 @@ class BALI:
         if self.update is not None:
             return self.update
         wide = any(view.inputs >= WIDE for view in problem.network.layers[:1])
-        many = self.starts > 1 and self.tuning.is_small(problem.network)
-        means = (wide or many) and isinstance(self.forward, Deterministic)
-        return MeanUpdate(every=10) if means else NaturalUpdate()
+        many = self.starts > 1 and weights(problem.network) <= SMALL
+        cheaper = (wide or many) and isinstance(self.forward, Deterministic)
+        return MeanUpdate(every=10) if cheaper else NaturalUpdate()
 
     def settings(self, problem: Problem) -> tuple[LayerSetting, ...]:
         """Every layer with its prior and its part; found once for a problem."""

@@ -21,6 +21,7 @@ from bayeswise.networks import LayerSignal, LayerView, LocalNoise, Signals, is_f
 from bayeswise.problem import Problem
 
 WIDE = 200  # inputs from which a first layer moves by its mean, and its products are taken beforehand
+SMALL = 50_000  # weights up to which a network is small
 ENOUGH = 24  # rows for each input, which settle the mean of xxᵀ
 
 

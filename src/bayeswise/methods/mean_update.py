@@ -147,7 +147,7 @@ def _with_inputs(
     new = _times(rate * weight, gram(batch.x)).to(data.xx)
     xx = data.xx.mul_(1 - (rate[..., None, None] if isinstance(rate, Tensor) else rate)).add_(new)
     found = factorise(_plus(xx, 1 / prior.variance), batch.name)
-    factor = data.factor.to(found.lower.dtype)
+    factor = data.factor.to(found.lower.dtype, copy=True)  # the posterior of the pass keeps its own
     factor[..., : prior.inputs, : prior.inputs] = found.lower
     return replace(data, xx=xx, factor=factor, jitter=found.jitter.to(data.jitter))
 
@@ -172,10 +172,12 @@ def _with_rest(
         new = new + _times(1 / prior.variance, mean.mT @ mean) - d.mT @ g
     rest = data.rest.mul_((1 - rate)[..., None, None]).add_(_times(0.5 * rate, new + new.mT))
     found = factorise(_plus(rest, prior.scale), f"{batch.name}: noise")
-    data.factor[..., prior.inputs :, prior.inputs :] = found.lower.to(data.factor.dtype)
+    factor = data.factor.clone()
+    factor[..., prior.inputs :, prior.inputs :] = found.lower.to(factor.dtype)
     n = data.n.mul_(1 - rate).add_(rate * weight * float(r.shape[-2]))
     jitter = torch.maximum(data.jitter, found.jitter.to(data.jitter))
-    return replace(data, rest=rest, n=n, left=data.left.masked_fill(moves, 1.0), jitter=jitter)
+    left = data.left.masked_fill(moves, 1.0)
+    return replace(data, rest=rest, n=n, factor=factor, left=left, jitter=jitter)
 
 
 def _plus(matrix: Tensor, diagonal: float | Tensor) -> Tensor:

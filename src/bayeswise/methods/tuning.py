@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 from bayeswise.data import BATCH
 from bayeswise.linalg import NumericalError
 from bayeswise.methods.accounts import words
-from bayeswise.methods.bali_state import WIDE, resumed
+from bayeswise.methods.bali_state import SMALL, WIDE, resumed
 from bayeswise.methods.members import widened
 from bayeswise.methods.protocol import Chosen, Trials
 from bayeswise.methods.rehearsals import (
@@ -37,6 +37,7 @@ from bayeswise.methods.rehearsals import (
     rehearsed,
     straightened,
 )
+from bayeswise.methods.updates import NaturalUpdate
 from bayeswise.networks import Network
 from bayeswise.problem import Problem
 
@@ -81,7 +82,7 @@ class Tuning:
     fewest: int = 64
     small_members: int = 8
     members: int = 4
-    small: int = 50_000
+    small: int = SMALL
     few: int = 500
     label_few: int = 2_000
     few_each: int = 20
@@ -211,8 +212,8 @@ def _choices(method: BALI, problem: Problem, trials: Trials, lengths: tuple[int,
         "steps": lambda draft: _rehearsed(draft, lengths, worth, steep, trials),
         "bias_scale": lambda draft: straightened(draft, method.temperature, trials),
     }
-    few = problem.n <= own.straight_rows
-    if not (few and problem.is_regression and method.start == "draw" and network.layers[0].bias):
+    few, has_bias = problem.n <= own.straight_rows, any(view.bias for view in network.layers[:1])
+    if not (few and problem.is_regression and method.start == "draw" and has_bias):
         del choices["bias_scale"]
     return choices
 
@@ -234,7 +235,8 @@ def _goes_on(method: BALI, problem: Problem, trials: Trials) -> bool:
 
     Where the first layer's products are taken beforehand they belong to those rows: no.
     """
-    kept = all(view.inputs < WIDE for view in problem.network.layers[:1]) and method.start == "draw"
+    narrow = all(view.inputs < WIDE for view in problem.network.layers[:1])
+    kept = (narrow or isinstance(method.rule(problem), NaturalUpdate)) and method.start == "draw"
     return kept and method.tuning.is_small(problem.network) and method.starts % trials.folds == 0
 
 
