@@ -26,7 +26,7 @@ from bayeswise.methods.protocol import is_open
 from bayeswise.methods.schedules import Constant, Cosine, StepDecay
 from bayeswise.priors import FanIn, Isotropic
 
-BUDGET = {"diabetes": 3000, "mnist": 1000, "fashion_mnist": 1000}  # steps, instead of the paper's 30,000
+BUDGET = {"diabetes": 3000, "mnist": 3000, "fashion_mnist": 3000}  # steps, instead of the paper's 30,000
 IMAGES_EFFECTIVE = {"mnist": 0.2, "fashion_mnist": 0.2}  # N_eff / N; the printed 1/50 does not reproduce
 BATCH = 1024  # rows of a step where the paper has no figure
 
