@@ -104,7 +104,8 @@ def fit(
     finer = _finer(method, problem, model, source, select)
     fine_rows, fine = (rows, problem) if finer is None else prepared(*finer)
     chosen = settled(method, fine, fine_rows, seed, progress, checkpoints)
-    identity = None if checkpoints is None else run_identity(chosen.method, fine, fine_rows, seed, method)
+    given = None if chosen.state is None else method  # where the run begins hangs on how it was chosen
+    identity = None if checkpoints is None else run_identity(chosen.method, fine, fine_rows, seed, given)
     state = train(
         chosen.method,
         fine,

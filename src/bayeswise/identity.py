@@ -19,14 +19,14 @@ def identity(
 ) -> dict[str, Any]:
     """What a run must have in common with the one that it resumes, as JSON.
 
-    What a method chose, and where its run begins, hangs on the method as it was `given`.
+    Where a run goes on from trials, that hangs on the method as it was `given`.
     """
     network, noise = problem.network, getattr(problem.likelihood, "noise", None)
     module = re.sub(r" at 0x[0-9a-f]+", "", repr(network.module))  # without addresses in memory
     start = network.layer_parameters() if method.starts_from_model else {}
     return {
         "method": configuration(method),
-        "method as given": None if given is None or given is method else configuration(given),
+        "method as given": None if given is None else configuration(given),
         "seed": int(seed),
         "rows": problem.n,
         "members": problem.members,
