@@ -61,7 +61,7 @@ from bayeswise.weights import Layerwise, LayerwiseDrawn, Mixture
 Find = Callable[[DiagonalPrior, Any, str], MatrixNormalInverseWishart]
 STEPS, STEP_SIZE = 2000, 0.5  # where nobody chose
 NARROW = 16  # inputs of a first layer up to which its features are not divided by their root
-POSITIVE = "step_size steps noise_floor hidden_noise_floor initial_scale members temperature".split()
+POSITIVE = "step_size steps noise_floor hidden_noise_floor initial_scale first_initial_scale members".split()
 
 
 @dataclass(frozen=True)
@@ -70,13 +70,14 @@ class BALI:
 
     `prior` None means FanIn(40) for regression and FanIn(10) for classification, Isotropic for a first layer
     of at most 16 inputs; `first_prior` and `last_prior` None mean `prior`; `prior_scale` times its variance
-    is what counts, for all or for each member. `effective` None is N_eff = N
-    below 1,000 rows and 0.25 N above. `start` "draw" begins with random weights, "model" with the module's
-    own; `bias_scale` is how many times wider than its weights the first layer's biases are drawn: with 100 a
-    network of ReLUs starts as a straight line, because no kink lies among the data. `noise` "mode" keeps Σ at
-    its mode, "drawn" draws it wherever weights are drawn. `members` posteriors from as many starts train in
-    one run; predictions are their mixture. `temperature` multiplies Σ once the run is over: of the output
-    layer of a regression, and so the noise; else of every layer.
+    is what counts, for all or for each member. `effective` None is N_eff = N below 1,000 rows and 0.25 N
+    above. `start` "draw" begins with random weights of std `initial_scale` / sqrt(inputs), the first layer's
+    may have their own, "model" with the module's weights; `bias_scale` is how many times wider than its
+    weights the first layer's biases are drawn: with 100 a network of ReLUs starts as a straight line, because
+    no kink lies among the data. `noise` "mode" keeps Σ at its mode, "drawn" draws it wherever weights are
+    drawn. `members` posteriors from as many starts train in one run; predictions are their mixture.
+    `temperature` multiplies Σ once the run is over: of the output layer of a regression, and so the noise;
+    else of every layer.
 
     `steps` None means that `tuning` chooses how long to train, and step size, N_eff, the scales, members and
     temperature where they are None, from the training rows alone (see methods/tuning.py). With a number of
@@ -115,7 +116,7 @@ class BALI:
             if prior is not None and (isinstance(prior, type) or not hasattr(prior, "variance")):
                 number = prior if isinstance(prior, Real) else "variance"
                 raise TypeError(f"BALI: {name} is a prior, not {prior!r}; use bw.FanIn({number})")
-        for name in (*POSITIVE, "bias_scale", "prior_scale"):
+        for name in (*POSITIVE, "prior_scale", "bias_scale", "temperature"):
             if getattr(self, name) is not None and not all_positive(f"BALI: {name}", getattr(self, name)):
                 raise ValueError(f"BALI: {name} must be positive, not {getattr(self, name)}")
         if self.effective is not None and not all_positive("BALI: effective", self.effective):
@@ -375,8 +376,7 @@ class BALI:
     ) -> RegressionStats | None:
         if old is None:
             return None
-        r = y - f  # (…, B, O)
-        weight = problem.row_weight(r.shape[-2], self.fraction(problem))
+        r, weight = y - f, problem.row_weight(y.shape[-2], self.fraction(problem))  # (…, B, O)
         return old.move_(rate, RegressionStats.of(r[..., :0], r), weight)
 
     def _info(
@@ -384,8 +384,7 @@ class BALI:
     ) -> Info:
         def details() -> dict[str, float]:
             priors = {s.view.name: s.prior for s in self.settings(problem)}
-            fastest = float(rate.max()) if isinstance(rate, Tensor) else rate
-            own = {"rescues": float(rescues), "rate": fastest}
+            own = {"rescues": float(rescues), "rate": float(torch.as_tensor(rate).max())}
             return own | layer_figures(priors, posteriors, problem.lead)
 
         return Info(log_lik, details)
@@ -397,6 +396,5 @@ class BALI:
         taken = words(self.steps) if isinstance(self.steps, tuple) else int(state.step)
         how = f"{taken} steps{of}, {problem.n} rows counted as {n_eff}, step size {words(self.alpha)}"
         how += "" if self.temperature is None else f", temperature {words(self.temperature)}"
-        views = problem.network.layers
-        told = (about_layer(view, self.layer_prior(wide, view), layers[view.name]) for view in views)
+        told = (about_layer(s.view, s.prior, layers[s.view.name]) for s in self.settings(wide))
         return (how, *told, *about_output(problem))

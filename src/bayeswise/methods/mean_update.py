@@ -130,9 +130,9 @@ class MeanUpdate:
             d, fitted = _times(rate, data.spread @ g), None  # γ R G (…, I, O)
             data = replace(data, jitter=torch.zeros_like(data.jitter))
         else:
-            data = _with_inputs(prior, data, batch, rate, weight)
-            lower = data.factor[..., : prior.inputs, : prior.inputs]
-            d = _times(rate, solve_lower_t(lower, solve_lower(lower, g.to(lower))))
+            data, lower = _with_inputs(prior, data, batch, rate, weight)
+            within = data.factor[..., : prior.inputs, : prior.inputs]  # the same, laid out for L⁻ᵀ
+            d = _times(rate, solve_lower_t(within, solve_lower(lower, g.to(lower))))
             fitted = (g, d)
         data = replace(data, left=data.left.mul_(1 - rate))
         if int(data.steps) % self.every == 0:
@@ -142,14 +142,14 @@ class MeanUpdate:
 
 def _with_inputs(
     prior: DiagonalPrior, data: MeanStats, batch: Targets, rate: float | Tensor, weight: float | Tensor
-) -> MeanStats:
-    """Ψxx and the factor of R⁻¹ with the rows of a batch."""
+) -> tuple[MeanStats, Tensor]:
+    """Ψxx and the factor of R⁻¹ with the rows of a batch, and this factor by itself (…, I, I)."""
     new = _times(rate * weight, gram(batch.x)).to(data.xx)
     xx = data.xx.mul_(1 - (rate[..., None, None] if isinstance(rate, Tensor) else rate)).add_(new)
     found = factorise(_plus(xx, 1 / prior.variance), batch.name)
     factor = data.factor.to(found.lower.dtype, copy=True)  # the posterior of the pass keeps its own
     factor[..., : prior.inputs, : prior.inputs] = found.lower
-    return replace(data, xx=xx, factor=factor, jitter=found.jitter.to(data.jitter))
+    return replace(data, xx=xx, factor=factor, jitter=found.jitter.to(data.jitter)), found.lower
 
 
 def _with_rest(
