@@ -1,4 +1,4 @@
-r"""How the paper's first layer is read in classification: one change at a time, on validation rows.
+r"""How the paper's first layer and noise floor are read in classification, on validation rows.
 
     OMP_NUM_THREADS=1 python benchmarks/readings.py --data-dir DIR \
         --out benchmarks/results/scripts/readings.jsonl [--dataset NAME …] [--only CHANGE …] [--steps N]
@@ -28,18 +28,28 @@ from bayeswise.bench.settings import recipe
 from bayeswise.methods.protocol import Method
 
 SETS = ("spambase", "magic", "diabetes", "fashion_mnist")
-CHANGES = ("divided", "prior as printed", "prior and start as printed", "MC dropout")
+CHANGES = (
+    "divided",
+    "prior as printed",
+    "prior and start as printed",
+    "and the noise floor as printed",
+    "divided, the noise floor as printed",
+    "MC dropout",
+)
+FLOOR = 0.01  # σ_u² / N_eff as printed
 STEPS, PART, MOST, DRAWS = 800, 5, 10_000, 128
 
 
 def changed(dataset: Dataset, change: str, steps: int) -> Method[Any]:
-    """The paper's settings with one reading of the first layer."""
+    """The paper's settings with one reading of the first layer and of the noise floor."""
     if change == "MC dropout":
         return recipe(dataset, "mc_dropout", "paper", steps).method
     method = recipe(dataset, "bali", "paper", steps).method
     assert isinstance(method, bw.BALI) and isinstance(method.prior, bw.FanIn)
     method = replace(method, first_prior=None, first_initial_scale=None)
-    if change == "divided":
+    if "noise floor" in change:
+        method = replace(method, noise_floor=FLOOR, hidden_noise_floor=FLOOR)
+    if change.startswith("divided"):
         return method
     method = replace(method, first_prior=bw.Isotropic(method.prior.variance))
     if change == "prior as printed":

@@ -75,9 +75,10 @@ def changed(method: bw.BALI, inputs: int, change: dict) -> bw.BALI:
     return replace(method, **change)
 
 
-def mean_and_error(values: Tensor) -> tuple[float, float]:
-    """Mean and standard error over the splits."""
-    return float(values.mean()), float(values.std()) / math.sqrt(len(values))
+def mean_and_error(values: Tensor) -> tuple[float, float | None]:
+    """Mean and standard error over the splits; of one split there is no error."""
+    error = float(values.std()) / math.sqrt(len(values)) if len(values) > 1 else None
+    return float(values.mean()), error
 
 
 def judged(options, name: str, change: str) -> dict:

@@ -513,13 +513,19 @@ def test_longer_runs_are_tried_where_the_first_gained_much_on_the_race():
 
 def test_larger_networks_see_so_many_rows():
     big = nn.Sequential(nn.Linear(I, 230), nn.Linear(230, 230), nn.Linear(230, 1)).double()
-    narrow, wide = (
-        bw.fit(model, data(), bw.Gaussian(), bw.BALI(steps=1)).problem.network for model in (net(), big)
-    )
-    assert Tuning().steps(narrow, 2_000, 256) == Tuning().steps(narrow, 2_000, 1024) == (5000,)
-    assert Tuning().steps(narrow, 2_001, 256) == (5000, 20000)
-    assert Tuning().steps(wide, 100, 1024) == (312, 625, 1250)
-    assert Tuning().steps(wide, 100, 256) == (1250, 2500, 5000)
+    narrow, wide = (bw.fit(model, data(), bw.Gaussian(), bw.BALI(steps=1)).problem for model in (net(), big))
+    assert Tuning().steps(replace(narrow, n=2_000), 256) == (5000,)
+    assert Tuning().steps(replace(narrow, n=2_001), 1024) == (5000, 20000)
+    assert Tuning().steps(replace(wide, n=100), 1024) == (312, 625, 1250)
+    assert Tuning().steps(replace(wide, n=100), 256) == (1250, 2500, 5000)
+
+
+def test_few_rows_train_in_float64_and_so_for_fewer_steps():
+    problem = replace(bw.fit(net(), data(), bw.Gaussian(), bw.BALI(steps=1)).problem, n=500)
+    assert Tuning().steps(problem, 125) == (4000,)
+    assert Tuning(long_rows=1).steps(problem, 125) == (4000, 20000)
+    assert Tuning(lengths=(40,)).steps(problem, 125) == (40,)
+    assert Tuning().steps(replace(problem, n=501), 125) == (5000,)
 
 
 def test_steps_of_a_small_network_take_a_part_of_the_rows():

@@ -55,11 +55,11 @@ class Tuning:
 
     A network of at most `small` weights takes a step with a `part` of the rows, `least` to 1,024 of them (of
     a small table with `little` of its rows, at least `fewest`), trains for one of the `lengths`, in steps,
-    and then for `more` times this length on all rows; in float64 if there are `few` rows, with labels
-    `label_few`, or `few_each` for each input. Longer runs than the first are tried with more than
-    `long_rows`, if it gained `steep` per held-out row on the race. A larger one sees an eighth, a quarter or
-    a half of so many `rows`. A small one has `small_members` starts, one of up to `medium` weights `members`,
-    a larger one has one.
+    and then for `more` times this length on all rows; in float64, and for `few_steps` at first, if there are
+    `few` rows, with labels `label_few`, or `few_each` for each input. Longer runs than the first are tried
+    with more than `long_rows`, if it gained `steep` per held-out row on the race. A larger one sees an
+    eighth, a quarter or a half of so many `rows`. A small one has `small_members` starts, one of up to
+    `medium` weights `members`, a larger one has one.
 
     `shares` and `step_sizes` are the candidates for N_eff / N and α, of each the first where nothing speaks
     for another; they race for `race` steps. In regression starts have priors `prior_scales` times as wide,
@@ -68,12 +68,13 @@ class Tuning:
     many starts. `rehearsal` is how many of the starts choose length and temperature where the run begins
     afresh, and `worth` what a longer run must gain: held-out log-likelihood per row, with labels
     `label_worth`. Straight starts have biases `straight` times as wide, one of the `straight_shares`, and
-    train for `straight_steps`; without such shares, or with more than `straight_rows`, they are not tried.
+    train for `straight_steps`; without such shares, with more than `straight_rows`, or where other starts
+    gained `steep` on the race, they are not tried.
     """
 
     lengths: tuple[int, ...] = (5_000, 20_000)
     long_rows: int = 2_000
-    steep: float = 0.5
+    steep: float = 0.4
     more: float = 0.1
     rows: int = 2_560_000
     part: float = 0.0625
@@ -86,6 +87,7 @@ class Tuning:
     few: int = 500
     label_few: int = 2_000
     few_each: int = 20
+    few_steps: int = 4_000
     medium: int = 100_000
     shares: tuple[float, ...] = (1.0, 4.0, 16.0, 0.25, 0.0625, 0.015625)
     label_shares: tuple[float, ...] = (1.0, 4.0, 0.25, 0.0625, 0.015625)
@@ -105,7 +107,14 @@ class Tuning:
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
         counts = "long_rows rows least fewest small_members members small few label_few few_each medium race"
-        for name in (*counts.split(), "finalists", "rehearsal", "straight_steps", "straight_rows"):
+        for name in (
+            *counts.split(),
+            "finalists",
+            "rehearsal",
+            "straight_steps",
+            "straight_rows",
+            "few_steps",
+        ):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
         for name in ("lengths", "shares", "label_shares", "step_sizes", "label_step_sizes"):
@@ -133,11 +142,13 @@ class Tuning:
                 what = "is a log-likelihood per row, not negative, not"
                 raise ValueError(f"Tuning: {name} {what} {getattr(self, name)}")
 
-    def steps(self, network: Network, n: int, batch: int) -> tuple[int, ...]:
-        """The lengths that are compared for n rows, in steps of so many."""
-        if self.is_small(network):
-            return self.lengths if n > self.long_rows else self.lengths[:1]
-        return tuple(max(1, self.rows // (batch * part)) for part in LARGER)
+    def steps(self, problem: Problem, batch: int) -> tuple[int, ...]:
+        """The lengths that are compared, in steps of so many rows."""
+        if not self.is_small(problem.network):
+            return tuple(max(1, self.rows // (batch * part)) for part in LARGER)
+        first, *longer = self.lengths
+        first = min(first, self.few_steps) if self.is_little(problem) else first
+        return (first, *longer) if problem.n > self.long_rows else (first,)
 
     def candidates(self, problem: Problem) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """Those for N_eff / N and those for α."""
@@ -177,7 +188,7 @@ def weights(network: Network) -> int:
 def tuned(method: BALI, problem: Problem, trials: Trials | None, batch: int) -> Chosen:
     """The method with nothing left open, what was chosen why, and where its run begins."""
     own, network, notes = method.tuning, problem.network, ()
-    lengths = own.steps(network, problem.n, batch)
+    lengths = own.steps(problem, batch)
     method = replace(method, steps=lengths[0], members=method.members or own.starts(network))
     method = replace(method, update=method.rule(problem))  # of all trials, however many they compare
     if trials is None:
