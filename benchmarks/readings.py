@@ -97,7 +97,8 @@ def table(lines: list[dict]) -> list[list[str]]:
     """NLL / accuracy / ECE of every reading and data set."""
     found = {(line["change"], line["dataset"]): line for line in lines}
     head = ["first layer", *map(dataset_name, SETS)]
-    return [head, *([change, *(cell(found.get((change, name))) for name in SETS)] for change in CHANGES)]
+    body = [[change, *(cell(found.get((change, name))) for name in SETS)] for change in CHANGES]
+    return [head, *(row for row in body if any(row[1:]))]
 
 
 def cell(line: dict | None) -> str:

@@ -70,10 +70,9 @@ CHANGES: dict[str, dict | None] = {
     "as chosen": None,
     "the same, steps of up to 256 rows": OPEN | {"tuning": bw.Tuning(little=1.0)},
     "the same, averaging statistics": OPEN | {"update": NaturalUpdate()},
-    "the same, 3,500 steps": OPEN | {"tuning": bw.Tuning(lengths=(3_500, 20_000))},
+    "the same, few rows train for 5,000 steps, too": OPEN | {"tuning": bw.Tuning(few_steps=5_000)},
     "the same, four starts of 7,000 steps": OPEN
-    | {"tuning": bw.Tuning(small_members=4, lengths=(7_000, 20_000))},
-    "the same, float64 only up to 250 rows": OPEN | {"tuning": bw.Tuning(few=250)},
+    | {"tuning": bw.Tuning(small_members=4, lengths=(7_000, 20_000), few_steps=7_000)},
     "as chosen, one member": OPEN | {"members": 1},
 }
 
