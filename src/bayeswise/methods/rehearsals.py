@@ -171,19 +171,13 @@ def _gained(draft: Draft, rows: Tensor) -> Tensor:
 
 
 def straightened(draft: Draft, temperature: Each | None, trials: Trials) -> tuple[Draft, str]:
-    """Straight starts, for the splits where held-out rows are more likely under them.
-
-    Where bent ones gained `steep` on the race the table is bent, and straight ones are not tried.
-    """
+    """Straight starts, for the splits where held-out rows are more likely under them."""
     bent, own = draft.method, draft.method.tuning
     if draft.rows is None or not draft.shares or not own.straight_shares:
         return draft, ""
-    doubtful = _gained(draft, draft.rows) < own.steep  # (…,)
-    if not bool(doubtful.any()):
-        return draft, ""
     best, straight = _straight_rehearsal(draft, temperature, trials)
     both = torch.stack([draft.rows, straight.rows])  # (2, …, R)
-    wins = doubtful & (largest(both.mean(-1)) == 1)  # (…,)
+    wins = largest(both.mean(-1)) == 1  # (…,)
     if not bool(wins.any()):
         return draft, ""
     share = for_each(own.straight_shares, best)

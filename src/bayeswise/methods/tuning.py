@@ -68,8 +68,7 @@ class Tuning:
     many starts. `rehearsal` is how many of the starts choose length and temperature where the run begins
     afresh, and `worth` what a longer run must gain: held-out log-likelihood per row, with labels
     `label_worth`. Straight starts have biases `straight` times as wide, one of the `straight_shares`, and
-    train for `straight_steps`; without such shares, with more than `straight_rows`, or where other starts
-    gained `steep` on the race, they are not tried.
+    train for `straight_steps`; without such shares, or with more than `straight_rows`, they are not tried.
     """
 
     lengths: tuple[int, ...] = (5_000, 20_000)
