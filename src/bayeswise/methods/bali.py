@@ -384,7 +384,8 @@ class BALI:
     ) -> Info:
         def details() -> dict[str, float]:
             priors = {s.view.name: s.prior for s in self.settings(problem)}
-            own = {"rescues": float(rescues), "rate": float(torch.as_tensor(rate).max())}
+            fastest = torch.as_tensor(rate, dtype=torch.float64).max()
+            own = {"rescues": float(rescues), "rate": float(fastest)}
             return own | layer_figures(priors, posteriors, problem.lead)
 
         return Info(log_lik, details)
