@@ -22,7 +22,6 @@ from bayeswise.bench import runner
 from bayeswise.bench.datasets import load
 from bayeswise.bench.jobs import Request
 from bayeswise.bench.settings import recipe
-from bayeswise.cli.heap import keep_freed_memory
 
 PART = 10
 
@@ -42,7 +41,6 @@ def main() -> None:
     parser.add_argument("--results", type=Path, required=True, help="folder of the default lines")
     parser.add_argument("--part", type=Path, required=True, help="folder of the shortened runs")
     options = parser.parse_args()
-    keep_freed_memory()  # as `bayeswise bench run` does
     for name in options.dataset:
         steps = recipe(load(name, options.data_dir), "bali", "paper").method.length // PART
         ours, busy = seconds(options, name, "default", options.results)

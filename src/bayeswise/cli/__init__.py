@@ -16,7 +16,6 @@ except ModuleNotFoundError:
 
 from bayeswise import __version__
 from bayeswise.cli.benching import bench
-from bayeswise.cli.heap import keep_freed_memory
 from bayeswise.cli.voice import Command, Voice
 
 FILE = click.Path(path_type=Path)
@@ -56,7 +55,6 @@ def demo(out: Path, seed: int, as_json: bool, debug: bool) -> None:
     voice.say("Training the demonstration networks; this takes a few minutes.")
     from bayeswise.report.demo import run_demo
 
-    keep_freed_memory()
     with voice.warnings_as_notes():
         report = run_demo(out, seed=seed, progress=True)
     voice.answer({"report": str(report)}, lambda: click.echo(f"The report is in {report}"))
@@ -110,7 +108,6 @@ def fit(debug: bool, as_json: bool, **options: Any) -> None:
     voice.say(f"Reading {options['data']}")
     from bayeswise.cli.learning import Request, learn, show_result
 
-    keep_freed_memory()
     with voice.warnings_as_notes():
         result = learn(Request(**options), voice)
     voice.answer(result, lambda: show_result(result))

@@ -8,7 +8,6 @@ from typing import Any
 
 import click
 
-from bayeswise.cli.heap import keep_freed_memory
 from bayeswise.cli.voice import Command, Voice, finite, show_table
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
@@ -50,7 +49,6 @@ def run(data_dir: Path | None, as_json: bool, debug: bool, **options: Any) -> No
     from bayeswise.bench.jobs import Request
     from bayeswise.bench.runner import run as carry_out
 
-    keep_freed_memory()
     with voice.warnings_as_notes():
         found = carry_out(Request(data_dir=data_directory(data_dir), **options), voice.say)
     if as_json:

@@ -50,6 +50,12 @@ def words(value: Each | Tensor) -> str:
     return f"{low:{form}}" if low == high else f"{low:{form}} to {high:{form}}"
 
 
+def step_figures(rescues: Tensor, rate: float | Tensor) -> dict[str, float]:
+    """The rescued factorisations so far, and the rate γ: that of the fastest member."""
+    fastest = torch.as_tensor(rate, dtype=torch.float64).max()
+    return {"rescues": float(rescues), "rate": float(fastest)}
+
+
 def layer_figures(
     priors: dict[str, DiagonalPrior], layers: dict[str, MatrixNormalInverseWishart], lead: tuple[int, ...]
 ) -> dict[str, float]:

@@ -26,7 +26,7 @@ from torch import Generator, Tensor
 
 from bayeswise.data import BATCH
 from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
-from bayeswise.methods.accounts import about_layer, about_output, layer_figures, words
+from bayeswise.methods.accounts import about_layer, about_output, layer_figures, step_figures, words
 from bayeswise.methods.bali_state import (
     SMALL,
     WIDE,
@@ -43,6 +43,7 @@ from bayeswise.methods.bali_state import (
     last_layer,
     moved_,
     rates,
+    residual_posterior,
     shape_of,
 )
 from bayeswise.methods.forward import Deterministic, Forward, Layers, Weights
@@ -338,12 +339,11 @@ class BALI:
         return self.forward(posteriors, problem.network, x, rng)
 
     def _residual(self, problem: Problem, state: BALIState) -> MatrixNormalInverseWishart | None:
-        """Σ ~ IW(U0 + Σ r rᵀ, u0 + N_eff): a regression without inputs."""
+        """The noise, where no layer has it."""
         if state.residual is None:
             return None
         n_eff = problem.effective_rows(self.fraction(problem))
-        prior = DiagonalPrior(1.0, self.noise_floor * n_eff, self.dof, 0, problem.network.outputs)
-        return MatrixNormalInverseWishart.from_stats(prior + state.residual, "observation noise")
+        return residual_posterior(state.residual, self.noise_floor * n_eff, self.dof)
 
     def _noise(self, problem: Problem, state: BALIState, posteriors: Layers) -> Tensor:
         """Σ_L of q_{t-1} (…, O, O); before the first step that of standardised targets."""
@@ -376,7 +376,8 @@ class BALI:
     ) -> RegressionStats | None:
         if old is None:
             return None
-        r, weight = y - f, problem.row_weight(y.shape[-2], self.fraction(problem))  # (…, B, O)
+        r = y - f  # (…, B, O)
+        weight = problem.row_weight(r.shape[-2], self.fraction(problem))
         return old.move_(rate, RegressionStats.of(r[..., :0], r), weight)
 
     def _info(
@@ -384,9 +385,7 @@ class BALI:
     ) -> Info:
         def details() -> dict[str, float]:
             priors = {s.view.name: s.prior for s in self.settings(problem)}
-            fastest = torch.as_tensor(rate, dtype=torch.float64).max()
-            own = {"rescues": float(rescues), "rate": float(fastest)}
-            return own | layer_figures(priors, posteriors, problem.lead)
+            return step_figures(rescues, rate) | layer_figures(priors, posteriors, problem.lead)
 
         return Info(log_lik, details)
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Generator, Tensor
 
-from bayeswise.distributions import DiagonalPrior, RegressionStats
+from bayeswise.distributions import DiagonalPrior, MatrixNormalInverseWishart, RegressionStats
 from bayeswise.linalg import gram, safe_cholesky
 from bayeswise.methods.forward import Weights
 from bayeswise.methods.mean_update import MeanUpdate
@@ -162,6 +162,14 @@ def known_inputs(problem: Problem, starts: int, view: LayerView, data: Data) -> 
         total, rows = total + gram(seen).double(), rows + seen.shape[-2]
     mean = total / rows
     return mean if starts == 1 else mean.repeat(starts, 1, 1)
+
+
+def residual_posterior(
+    stats: RegressionStats, scale: float | Tensor, dof: float
+) -> MatrixNormalInverseWishart:
+    """Σ ~ IW(U0 + Σ r rᵀ, u0 + N_eff): a regression without inputs; U0 is `scale` I, u0 `dof`."""
+    prior = DiagonalPrior(1.0, scale, dof, 0, stats.joint.shape[-1])
+    return MatrixNormalInverseWishart.from_stats(prior + stats, "observation noise")
 
 
 def known_factor(problem: Problem) -> Tensor:

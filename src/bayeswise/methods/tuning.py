@@ -105,15 +105,9 @@ class Tuning:
 
     def __post_init__(self) -> None:
         """Refuse settings that have no meaning."""
-        counts = "long_rows rows least fewest small_members members small few label_few few_each medium race"
-        for name in (
-            *counts.split(),
-            "finalists",
-            "rehearsal",
-            "straight_steps",
-            "straight_rows",
-            "few_steps",
-        ):
+        counts = "long_rows rows least fewest small_members members small few label_few few_each few_steps"
+        counts += " medium race finalists rehearsal straight_steps straight_rows"
+        for name in counts.split():
             if not getattr(self, name) >= 1:
                 raise ValueError(f"Tuning: {name} must be at least 1, not {getattr(self, name)}")
         for name in ("lengths", "shares", "label_shares", "step_sizes", "label_step_sizes"):
