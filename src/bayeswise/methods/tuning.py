@@ -86,7 +86,7 @@ class Tuning:
     few: int = 500
     label_few: int = 2_000
     few_each: int = 20
-    few_steps: int = 4_000
+    few_steps: int = 3_000
     medium: int = 100_000
     shares: tuple[float, ...] = (1.0, 4.0, 16.0, 0.25, 0.0625, 0.015625)
     label_shares: tuple[float, ...] = (1.0, 4.0, 0.25, 0.0625, 0.015625)
