@@ -73,10 +73,10 @@ def _safe_cholesky(matrix: Tensor, name: str, eps: float) -> Factor:
 
 
 def _rescue(matrix: Tensor, lower: Tensor, failed: Tensor, name: str, eps: float) -> Factor:
-    jitter = matrix.new_zeros(matrix.shape[:-2])
+    jitter, shares = matrix.new_zeros(matrix.shape[:-2]), tuple(_shares(eps))
     trace = matrix.diagonal(dim1=-2, dim2=-1).sum(-1)  # (…,)
     eye = torch.eye(matrix.shape[-1], dtype=matrix.dtype, device=matrix.device)
-    for share in _shares(eps):
+    for share in shares:
         amount = (share * trace)[failed]  # (F,)
         tried, info = torch.linalg.cholesky_ex(matrix[failed] + amount[:, None, None] * eye)
         solved = torch.zeros_like(failed)
@@ -88,7 +88,7 @@ def _rescue(matrix: Tensor, lower: Tensor, failed: Tensor, name: str, eps: float
             return Factor(lower, jitter)
     raise NumericalError(
         f"{name}: {int(failed.sum())} of {failed.numel()} matrices of size {matrix.shape[-1]} are not "
-        f"positive definite, even with {JITTER_LIMIT:g} of the trace added to the diagonal; "
+        f"positive definite, even with {shares[-1]:.1g} of the trace added to the diagonal; "
         "scale the inputs to similar sizes, or use a tighter prior (a smaller prior variance), "
         "a larger noise floor, or float64"
     )
