@@ -47,7 +47,7 @@ def test_the_default_method_is_bali():
     posterior = bw.fit(
         model(), (random(8, I), random(8, O)), bw.Gaussian(), callbacks=[stop], **QUIET
     )  # too few rows to choose anything by
-    assert posterior.method == "BALI" and seen == [4000]
+    assert posterior.method == "BALI" and seen == [3000]
     assert "rules of thumb" in posterior.summary()
 
 

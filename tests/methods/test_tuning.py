@@ -522,8 +522,8 @@ def test_larger_networks_see_so_many_rows():
 
 def test_few_rows_train_in_float64_and_so_for_fewer_steps():
     problem = replace(bw.fit(net(), data(), bw.Gaussian(), bw.BALI(steps=1)).problem, n=500)
-    assert Tuning().steps(problem, 125) == (4000,)
-    assert Tuning(long_rows=1).steps(problem, 125) == (4000, 20000)
+    assert Tuning().steps(problem, 125) == (3000,)
+    assert Tuning(long_rows=1).steps(problem, 125) == (3000, 20000)
     assert Tuning(lengths=(40,)).steps(problem, 125) == (40,)
     assert Tuning().steps(replace(problem, n=501), 125) == (5000,)
 
