@@ -168,7 +168,7 @@ def residual_posterior(
     stats: RegressionStats, scale: float | Tensor, dof: float
 ) -> MatrixNormalInverseWishart:
     """Σ ~ IW(U0 + Σ r rᵀ, u0 + N_eff): a regression without inputs; U0 is `scale` I, u0 `dof`."""
-    prior = DiagonalPrior(1.0, scale, dof, 0, stats.joint.shape[-1])
+    prior = DiagonalPrior(1.0, scale, dof, 0, stats.outputs)
     return MatrixNormalInverseWishart.from_stats(prior + stats, "observation noise")
 
 
