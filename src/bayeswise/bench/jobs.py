@@ -95,13 +95,17 @@ class Job:
         return json_digest(self.about | {"splits": self.splits})[:16]
 
     def training(self, watch: Watch) -> str:
-        """The name of the training: the same for tasks that ask different things of the same networks."""
+        """The name of the training: the same for tasks that ask different things of the same networks.
+
+        What is looked at on the way is named behind a hyphen: it does not change the networks.
+        """
         own = {
             key: value
             for key, value in self.about.items()
             if key not in ("task", "other", "settings", "draws")
         }
-        return json_digest(own | {"splits": self.splits, "looks": sorted(watch.at)})[:16]
+        looks = f"-{json_digest(sorted(watch.at))[:8]}" if watch.at else ""
+        return json_digest(own | {"splits": self.splits})[:16] + looks
 
     def lines(self, found: Sequence[dict[str, Any]], watch: Watch) -> list[dict[str, Any]]:
         """The result lines, one per split."""

@@ -10,7 +10,9 @@ from bayeswise.bench import results
 from bayeswise.bench.jobs import Job, Request, train
 from bayeswise.bench.summary import summaries
 from bayeswise.bench.tasks import TASKS, Task
+from bayeswise.bench.watch import Watch
 from bayeswise.methods.protocol import is_open
+from bayeswise.saving import newest_checkpoint
 
 TRAINED = ".trained"  # checkpoints, beside the results: of killed runs, and for tasks that share a network
 Say = Callable[[str], None]
@@ -42,10 +44,23 @@ def _lines(task: Task, job: Job, file: Path, progress: bool, say: Say) -> list[r
 def _carried_out(task: Task, job: Job, folder: Path, progress: bool) -> list[results.Line]:
     """Trained and scored; what a method chose by itself is kept with the lines."""
     watch = task.watch(job)
-    posterior = train(job, folder / job.training(watch), watch, progress)
+    posterior = train(job, _place(folder, job, watch), watch, progress)
     lines = job.lines(task.score(job, posterior, watch), watch)
     chosen = {"notes": list(posterior.notes)} if is_open(job.recipe.method) else {}
     return [line | chosen for line in lines]
+
+
+def _place(folder: Path, job: Job, watch: Watch) -> Path:
+    """Where the run is kept; the networks of a finished run with looks serve a task that takes none."""
+    own = folder / job.training(watch)
+    if watch.at or own.exists() or not job.steps:
+        return own
+    return next((other for other in sorted(folder.glob(f"{own.name}-*")) if _is_done(other, job)), own)
+
+
+def _is_done(folder: Path, job: Job) -> bool:
+    saved = newest_checkpoint(folder)
+    return saved is not None and saved[0]["step"] == job.steps
 
 
 def _range(splits: tuple[int, ...]) -> str:
