@@ -23,9 +23,10 @@ from common import arguments, keep, kept, put_table
 from torch import Tensor
 
 import bayeswise as bw
-from bayeswise.bench.datasets import Dataset, load, rows
+from bayeswise.bench.datasets import Dataset, Rows, load, rows
 from bayeswise.bench.models import mlp
-from bayeswise.bench.settings import recipe
+from bayeswise.bench.settings import Recipe, recipe
+from bayeswise.posterior import Posterior
 
 SETS = ("yacht", "concrete", "energy", "wine_red", "kin8nm", "power", "protein")
 STEPS, SPLITS, PART = 5_000, 10, 10
@@ -81,17 +82,10 @@ def mean_and_error(values: Tensor) -> tuple[float, float | None]:
     return float(values.mean()), error
 
 
-def judged(options, name: str, change: str) -> dict:
-    """Train with a change, and look at the validation rows."""
-    dataset = load(name, options.data_dir)
-    made = recipe(dataset, "bali", "paper", None if options.times else options.steps)
-    dataset = parted(dataset, options.splits)
-    data = rows(dataset, range(len(dataset.train)))
-    assert made.batch is not None  # not left to the method
-    batch = min(made.batch, data.x.shape[1])
-    assert isinstance(made.method, bw.BALI)
-    method = changed(made.method, data.x.shape[-1], CHANGES[change])
-    method = replace(method, steps=round(method.length * (options.times or 1)))
+def scored(
+    options, made: Recipe, data: Rows, method: bw.BALI, batch: int | None
+) -> tuple[Posterior, dict[str, float | None]]:
+    """Train on the rows of all splits in one run, and judge by the others."""
     start = time.perf_counter()
     posterior = bw.fit(
         mlp(made.sizes, made.activation, options.seed),
@@ -106,11 +100,26 @@ def judged(options, name: str, change: str) -> dict:
     seconds = time.perf_counter() - start
     prediction = posterior.predict(data.x_test, n=256)
     rmse = (prediction.mean - data.y_test).square().mean((1, 2)).sqrt()
+    found = dict(zip(("rmse", "rmse_se"), mean_and_error(rmse), strict=True))
+    found |= dict(zip(("ll", "ll_se"), mean_and_error(prediction.log_prob(data.y_test).mean(1)), strict=True))
+    return posterior, found | {"seconds": round(seconds, 1)}
+
+
+def judged(options, name: str, change: str) -> dict:
+    """Train with a change, and look at the validation rows."""
+    dataset = load(name, options.data_dir)
+    made = recipe(dataset, "bali", "paper", None if options.times else options.steps)
+    dataset = parted(dataset, options.splits)
+    data = rows(dataset, range(len(dataset.train)))
+    assert made.batch is not None  # not left to the method
+    batch = min(made.batch, data.x.shape[1])
+    assert isinstance(made.method, bw.BALI)
+    method = changed(made.method, data.x.shape[-1], CHANGES[change])
+    method = replace(method, steps=round(method.length * (options.times or 1)))
+    _, scores = scored(options, made, data, method, batch)
     line = {"dataset": name, "change": change, "steps": method.steps, "n_splits": len(data.x)}
     line |= {"times": options.times} if options.times else {}
-    line |= dict(zip(("rmse", "rmse_se"), mean_and_error(rmse), strict=True))
-    line |= dict(zip(("ll", "ll_se"), mean_and_error(prediction.log_prob(data.y_test).mean(1)), strict=True))
-    return line | {"seconds": round(seconds, 1), "seed": options.seed}
+    return line | scores | {"seed": options.seed}
 
 
 def length(line: dict) -> str:

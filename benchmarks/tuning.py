@@ -12,17 +12,15 @@ same number of steps with settings as given, and without its temperature.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from common import arguments, keep, kept, put_table
-from reproduction import SETS, mean_and_error, parted
+from reproduction import SETS, parted, scored
 
 import bayeswise as bw
 from bayeswise.bench.datasets import load, rows
-from bayeswise.bench.models import mlp
 from bayeswise.bench.settings import recipe
 from bayeswise.methods.rehearsals import TEMPERATURES, Draft
 from bayeswise.methods.updates import NaturalUpdate
@@ -90,25 +88,10 @@ def judged(options, name: str, change: str) -> dict:
     method = bw.BALI() if own is None else bw.BALI(**(BASE | given))
     if own is not None:
         method = Draft(method, own.get("turns", ()), own.get("scales", ())).run(method.starts, len(data.x))
-    start = time.perf_counter()
-    posterior = bw.fit(
-        mlp(made.sizes, made.activation, options.seed),
-        (data.x, data.y),
-        made.likelihood,
-        method,
-        members=len(data.x),
-        batch_size=batch,
-        seed=options.seed,
-        progress=False,
-    )
-    seconds = time.perf_counter() - start
-    prediction = posterior.predict(data.x_test, n=256)
-    rmse = (prediction.mean - data.y_test).square().mean((1, 2)).sqrt()
-    line = {"dataset": name, "change": change, "n_splits": len(data.x), "seed": options.seed}
-    line |= dict(zip(("rmse", "rmse_se"), mean_and_error(rmse), strict=True))
-    line |= dict(zip(("ll", "ll_se"), mean_and_error(prediction.log_prob(data.y_test).mean(1)), strict=True))
+    posterior, scores = scored(options, made, data, method, batch)
+    line = {"dataset": name, "change": change, "n_splits": len(data.x), "seed": options.seed} | scores
     best, temperature = best_temperature(posterior, data.x_test, data.y_test)
-    line |= {"ll_best": best, "temperature_best": temperature, "seconds": round(seconds, 1)}
+    line |= {"ll_best": best, "temperature_best": temperature}
     return line | ({"chosen": list(posterior.notes[:3])} if method.open else {})
 
 

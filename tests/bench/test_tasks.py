@@ -51,7 +51,7 @@ def test_the_papers_settings_are_the_tables():
     assert mnist.method.effective == 0.2 and mnist.sizes == (784, 256, 256, 10)
     spam = recipe(dataset("spambase", "classification", 100, 57), "bali", "paper").method
     assert isinstance(spam, bw.BALI) and spam.first_prior == bw.Isotropic(10)
-    assert spam.first_initial_scale == pytest.approx(58**0.5)  # weights of the first layer start with N(0, 1)
+    assert spam.first_initial_scale is None  # as in regression: the prior as printed, the start divided
     printed = recipe(dataset("mnist", "classification", 100, 784, 10), "bali", "printed").method
     assert isinstance(printed, bw.BALI) and printed.effective == 0.02 and printed.noise_floor == 1e-4
     bold = recipe(dataset("wine_red", rows=1600, columns=11), "bali", "reproduction").method

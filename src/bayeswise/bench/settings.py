@@ -28,7 +28,7 @@ from bayeswise.priors import FanIn, Isotropic
 
 BUDGET = {"diabetes": 3000, "mnist": 3000, "fashion_mnist": 3000}  # steps, instead of the paper's 30,000
 IMAGES_EFFECTIVE = {"mnist": 0.2, "fashion_mnist": 0.2}  # N_eff / N; the printed 1/50 does not reproduce
-AS_PRINTED = ("spambase", "magic", "diabetes")  # their first layer is not divided (docs/reproduction.md)
+AS_PRINTED = ("spambase", "magic", "diabetes")  # their first prior is not divided (docs/reproduction.md)
 BATCH = 1024  # rows of a step where the paper has no figure
 
 
@@ -136,15 +136,14 @@ Made = tuple[Method[Any], Likelihood]
 
 
 def _bali(dataset: Dataset, paper: Paper, n: int, likelihood: Likelihood) -> Made:
-    whole_start = dataset.name in AS_PRINTED  # of the first layer's weights, too
+    divided = paper.divided and dataset.name not in AS_PRINTED
     method = BALI(
         step_size=paper.step_size,
         update_rate=StepDecay(paper.rate),
         steps=BUDGET.get(dataset.name, paper.steps),
         effective=IMAGES_EFFECTIVE.get(dataset.name, paper.effective),
         prior=FanIn(paper.variance),
-        first_prior=None if paper.divided and not whole_start else Isotropic(paper.variance),
-        first_initial_scale=(dataset.x[0].size + 1) ** 0.5 if whole_start else None,
+        first_prior=None if divided else Isotropic(paper.variance),
         noise_floor=paper.floor,
         hidden_noise_floor=paper.floor,
         forward=WeightNoise(),
