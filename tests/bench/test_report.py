@@ -74,10 +74,15 @@ def test_the_operating_curve_counts_rows_below_every_edge():
     shown = {"edges": [0, 1, 2, 3], "inside": [6, 3, 1], "outside": [0, 1, 4]}
     more = {"edges": [0, 1, 2, 3], "inside": [10, 0, 0], "outside": [0, 0, 5]}
     (run,) = runs([line(histogram=shown), line(seed=1, histogram=more)])
-    bins = scenes.pooled(run)
-    assert bins is not None
-    true, false = scenes.roc(bins)
+    true, false = scenes.roc(run) or ([], [])
     assert true == pytest.approx([0, 0.8, 0.95, 1]) and false == pytest.approx([0, 0, 0.1, 1])
+    curves = [
+        {"known": [0, 0.5, 1], "entropy": [0, 0.1, 0.4]},
+        {"known": [0, 0.5, 1], "entropy": [0, 0.3, 1]},
+    ]
+    lines = [line(seed=k, histogram=shown, roc=curve) for k, curve in enumerate(curves)]
+    true, false = scenes.roc(runs(lines)[0]) or ([], [])
+    assert true == pytest.approx([0, 0.5, 1]) and false == pytest.approx([0, 0.2, 0.7])
 
 
 def test_reliability_pools_bins_by_their_cases():

@@ -150,6 +150,25 @@ def test_foreign_rows_are_told_apart_by_doubt():
     }
 
 
+def test_the_area_under_the_operating_curve_is_the_auroc(rng):
+    """Known and foreign rows overlap: the latter have smaller logits, which differ more between draws."""
+
+    def logits(rows: int, size: float, spread: float) -> torch.Tensor:
+        base = size * torch.randn(rows, C, generator=rng)
+        return base + spread * torch.randn(S, rows, C, generator=rng)
+
+    pair = [predictive(f, bw.Categorical()) for f in (logits(401, 4.0, 0.3), logits(57, 1.5, 0.5))]
+    found, curve = scores.separation(*pair), scores.operating(*pair)
+    known = torch.tensor(curve["known"], dtype=torch.float64)
+    assert known[0] == 0 and known[-1] == 1 and len(known) == scores.SHARES
+    for name in ("entropy", "mutual_information"):
+        foreign = torch.tensor(curve[name], dtype=torch.float64)
+        area = float(torch.trapezoid(1 - foreign, known))  # P(a foreign row has more doubt than a known one)
+        assert 0.6 < found[f"auroc_{name}"] < 0.99 and area == pytest.approx(found[f"auroc_{name}"], abs=0.01)
+        at95 = float(foreign[round(0.95 * (scores.SHARES - 1))])
+        assert at95 == pytest.approx(found[f"fpr95_{name}"], abs=0.02)
+
+
 def test_foreign_images_are_scaled_by_the_known_ones():
     rng = np.random.default_rng(0)
 

@@ -10,6 +10,7 @@ from bayeswise.likelihoods import Gaussian
 from bayeswise.predictive import Predictive
 
 Metrics = dict[str, float]
+SHARES = 101  # points of an ROC curve
 ROUNDING = 1e-9  # a smaller entropy is one of rounding: a single network has no mutual information
 
 
@@ -70,9 +71,30 @@ def separation(inside: Predictive, outside: Predictive) -> Metrics:
     True positives are known rows taken for known, false positives foreign rows taken for known.
     """
     found: Metrics = {}
-    for name, of in (("entropy", Predictive.entropy), ("mutual_information", Predictive.mutual_information)):
-        a, b = (torch.where((value := of(p)) > ROUNDING, value, 0.0) for p in (inside, outside))
+    for name, (a, b) in _doubts(inside, outside).items():
         score, known = -cat([a, b]), cat([ones(len(a)), zeros(len(b))])
         found[f"auroc_{name}"] = float(metrics.auroc(score, known))
         found[f"fpr95_{name}"] = float(metrics.fpr95(score, known))
     return found
+
+
+def operating(inside: Predictive, outside: Predictive) -> dict[str, list[float]]:
+    """The ROC curve: shares of `known` rows taken for known, and of the foreign ones then, by each score."""
+    shares = torch.linspace(0, 1, SHARES, dtype=torch.float64)
+    found = {"known": shares.tolist()}
+    for name, (a, b) in _doubts(inside, outside).items():
+        bound = a.double().quantile(shares, interpolation="lower")  # a row with this doubt is still taken
+        found[name] = (b.double() <= bound[:, None]).double().mean(1).tolist()
+    return found
+
+
+def _doubts(inside: Predictive, outside: Predictive) -> dict[str, tuple[Tensor, Tensor]]:
+    """Entropy and mutual information of known and of foreign rows, those of rounding 0."""
+
+    def plain(doubt: Tensor) -> Tensor:
+        return torch.where(doubt > ROUNDING, doubt, 0.0)
+
+    return {
+        "entropy": (plain(inside.entropy()), plain(outside.entropy())),
+        "mutual_information": (plain(inside.mutual_information()), plain(outside.mutual_information())),
+    }

@@ -42,13 +42,16 @@ class OutOfDistribution:
         return Watch()
 
     def score(self, job: Job, posterior: Posterior, watch: Watch) -> Sequence[dict[str, Any]]:
-        """AUROC and FPR95 of both scores, and histograms of the entropy."""
+        """AUROC and FPR95 of both scores, their ROC curves, and histograms of the entropy."""
         inside = posterior.predict(job.x_test, n=job.draws)
         outside = posterior.predict(job.extra["outside"], n=job.draws)
         edges = np.linspace(0, np.log(job.recipe.sizes[-1]), BINS + 1)
         counts = [np.histogram(p.entropy().numpy(), edges)[0].tolist() for p in (inside, outside)]
         histogram = {"edges": edges.round(4).tolist(), "inside": counts[0], "outside": counts[1]}
-        return [{"metrics": scores.separation(inside, outside), "histogram": histogram}]
+        roc = {
+            name: [round(v, 4) for v in shares] for name, shares in scores.operating(inside, outside).items()
+        }
+        return [{"metrics": scores.separation(inside, outside), "histogram": histogram, "roc": roc}]
 
 
 def seen_by(dataset: Dataset, foreign: Dataset) -> Tensor:
