@@ -332,7 +332,7 @@ def test_a_broken_file_is_named_in_one_line(tmp_path: Path):
 
 def test_pickled_objects_are_never_loaded(tmp_path: Path):
     write(tmp_path, "uci_foo", table() | {"y": np.array([{}] * 7, dtype=object)})
-    refused("foo", tmp_path, "uci_foo.npz", "pickled objects")
+    refused("foo", tmp_path, "uci_foo.npz", "array of objects: store real numbers")
 
 
 # ------------------------------------------------------------------------------------------------ real files

@@ -148,6 +148,25 @@ def test_half_a_line_of_a_killed_writer_is_not_a_line(tmp_path):
     assert file.read_text() == '{"a": 1}\n{"a": 3}\n'
 
 
+def test_a_last_line_without_its_end_is_kept(tmp_path):
+    file = tmp_path / "uci.jsonl"
+    file.write_text('{"a": 1}\n{"a": 2}')
+    assert results.read(file) == [{"a": 1}, {"a": 2}]
+    results.append(file, [{"a": 3}])
+    assert file.read_text() == '{"a": 1}\n{"a": 2}\n{"a": 3}\n'
+
+
+def test_a_split_whose_test_rows_are_of_one_class_has_no_auc(data_dir, tmp_path):
+    rng = np.random.default_rng(0)
+    y = np.zeros(60, np.uint8)
+    y[:3] = 1
+    np.savez(data_dir / "cls_rare.npz", X=rng.normal(size=(60, 3)), y=y)
+    given = request(data_dir, tmp_path, task="classification", datasets=("rare",), method="map", steps=3)
+    (found,) = runner.run(given, lambda _: None)
+    with_auc = ["auc" in line["metrics"] for line in results.read(tmp_path / "classification.jsonl")]
+    assert len(with_auc) == 5 and 0 < sum(with_auc) < 5 and 0 <= found["auc"] <= 1
+
+
 def test_json_is_one_line_for_each_data_set_and_method(data_dir, tmp_path):
     code, out, err = bench(
         *("run", "uci", "--dataset", "foo", "--settings", "default", "--steps", "30", "--json"),
@@ -167,6 +186,8 @@ def test_json_is_one_line_for_each_data_set_and_method(data_dir, tmp_path):
         (("run", "uci", "--dataset", "broken"), "broken"),
         (("run", "uci", "--dataset", "keyless"), '"y"'),
         (("run", "uci", "--dataset", "bar"), "is for classification"),
+        (("run", "classification", "--dataset", "foo"), "did you mean cls_foo?"),
+        (("run", "uci", "--dataset", "foo", "--settings", "default", "--splits", "9"), "--splits 3 at most"),
         (("run", "uci", "--dataset", "foo", "--settings", "paper"), "no settings for data set foo"),
         (("run", "uci", "--dataset", "foo", "--settings", "papers"), "no settings 'papers'"),
         (("run", "uci", "--dataset", "foo", "--method", "bal"), "no method 'bal'"),
@@ -177,6 +198,7 @@ def test_json_is_one_line_for_each_data_set_and_method(data_dir, tmp_path):
 def test_mistakes_take_one_line_and_leave_nothing(data_dir, tmp_path, words, message):
     (data_dir / "uci_broken.npz").write_bytes(b"PK\x03\x04 this is no archive")
     np.savez(data_dir / "uci_keyless.npz", X=np.zeros((4, 2)))
+    np.savez(data_dir / "cls_foo.npz", X=np.zeros((4, 2)), y=np.arange(4))
     code, out, err = bench(*words, "--data-dir", str(data_dir), "--out", str(tmp_path / "out"))
     assert code == 1 and out == "" and err.startswith("Error: ") and len(err.splitlines()) == 1
     assert message in err and not (tmp_path / "out").exists()

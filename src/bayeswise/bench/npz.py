@@ -90,7 +90,7 @@ def _array(value: Any, key: str) -> Array:
 
 def _why(error: Exception) -> str:
     if "allow_pickle" in str(error):  # also what numpy says of bytes that it does not know
-        return "it is something else, or holds pickled objects"
+        return "it is something else, or an array of objects: store real numbers"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 

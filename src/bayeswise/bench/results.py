@@ -27,10 +27,12 @@ def append(file: Path, lines: Sequence[Mapping[str, Any]]) -> None:
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines).encode()
     with os.fdopen(os.open(file, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644), "rb+", buffering=0) as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
-        size = _whole(stream)
+        stream.seek(0)
+        whole = _whole(stream.read())
+        size = len(whole)
         os.ftruncate(stream.fileno(), size)  # what a killed writer left of a line
         try:
-            _write(stream.fileno(), text)
+            _write(stream.fileno(), text if whole.endswith(b"\n") or not whole else b"\n" + text)
             os.fsync(stream.fileno())
         except OSError:
             os.ftruncate(stream.fileno(), size)
@@ -54,18 +56,21 @@ def _write(descriptor: int, text: bytes) -> None:
         text = text[os.write(descriptor, text) :]
 
 
-def _whole(stream: Any) -> int:
-    """The bytes up to the last end of a line."""
-    stream.seek(0)
-    return stream.read().rfind(b"\n") + 1
+def _whole(text: bytes) -> bytes:
+    """All whole lines; the last one may lack its end, as editors leave it."""
+    rest = text[text.rfind(b"\n") + 1 :]
+    try:
+        return text if isinstance(json.loads(rest), dict) else text.removesuffix(rest)
+    except ValueError:  # half a line
+        return text.removesuffix(rest)
 
 
 def _parsed(file: Path) -> Iterator[Line]:
     try:
-        text = file.read_text(encoding="utf-8")
+        text = _whole(file.read_bytes()).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ResultsError(f"{file} is no text of JSON lines ({error}); move it away") from None
-    for number, line in enumerate(text[: text.rfind("\n") + 1].splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         try:
             value = json.loads(line)
         except ValueError as error:

@@ -47,14 +47,17 @@ def _noise_std(prediction: Predictive) -> Tensor:
 
 
 def classification(probs: Tensor, log_prob: Tensor, labels: Tensor) -> Metrics:
-    """Accuracy, NLL, ECE, Brier score and AUC of one member's rows: (B, C), (B,), (B,)."""
-    return {
+    """Accuracy, NLL, ECE, Brier score and AUC of one member's rows: (B, C), (B,), (B,).
+
+    Rows that are all of one class have no AUC.
+    """
+    found = {
         "acc": float(metrics.accuracy(probs, labels)),
         "nll": float(metrics.nll(log_prob)),
         "ece": float(metrics.ece(probs, labels)),
         "brier": float(metrics.brier(probs, labels)),
-        "auc": _auc(probs, labels),
     }
+    return found | ({"auc": _auc(probs, labels)} if len(labels.unique()) > 1 else {})
 
 
 def _auc(probs: Tensor, labels: Tensor) -> float:

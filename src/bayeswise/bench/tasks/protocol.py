@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from bayeswise.bench.datasets import Dataset, equal_groups, load, rows
+from bayeswise.bench.datasets import Dataset, available, equal_groups, load, rows
 from bayeswise.bench.jobs import Job, Request
 from bayeswise.bench.settings import recipe
 from bayeswise.bench.watch import Watch
@@ -50,7 +50,8 @@ def jobs_of(request: Request, dataset: Dataset, splits: int, draws: int) -> Iter
             yield job_of(request, dataset, (0,), seed, draws, batched=False)
         return
     if splits > len(dataset.train):
-        raise ValueError(f"data set {dataset.name} has {len(dataset.train)} splits; {splits} were asked for")
+        count = len(dataset.train)
+        raise ValueError(f"data set {dataset.name} has {count} splits; give --splits {count} at most")
     wanted = range(splits)
     made = recipe(dataset, request.method, request.settings, request.steps)
     if max(a * b for a, b in zip(made.sizes, made.sizes[1:], strict=False)) > WIDE:
@@ -92,7 +93,8 @@ def datasets_of(request: Request, task: Task, kind: str) -> Iterator[Dataset]:
     found = [load(name, request.data_dir) for name in request.datasets or task.datasets]  # before any trains
     for dataset in found:
         if dataset.kind != kind:
-            raise ValueError(
-                f"data set {dataset.name} is for {dataset.kind}; task {request.task} needs {kind}"
-            )
+            others = [name for name in available(request.data_dir) if name.endswith(f"_{dataset.name}")]
+            hint = f"; did you mean {' or '.join(others)}?" if others else ""
+            about = f"data set {dataset.name} is for {dataset.kind}; task {request.task} needs {kind}"
+            raise ValueError(about + hint)
     yield from found
