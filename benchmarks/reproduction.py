@@ -56,6 +56,9 @@ CHANGES: dict[str, dict] = {
 }
 
 
+NAMES = {"as printed": "`--settings paper`"}  # what the page calls a change
+
+
 def parted(dataset: Dataset, splits: int) -> Dataset:
     """The training rows of each split, parted into new training rows and validation rows."""
     train = np.stack(dataset.train[:splits])
@@ -131,7 +134,7 @@ def table(lines: list[dict], wanted: str) -> list[list[str]]:
     """RMSE / log-likelihood of every change and data set; what is better than unchanged is bold."""
     found = {(line["change"], line["dataset"]): line for line in lines if length(line) == wanted}
     head = ["change", *SETS]
-    body = [[change, *(cell(found, change, name) for name in SETS)] for change in CHANGES]
+    body = [[NAMES.get(c, c), *(cell(found, c, name) for name in SETS)] for c in CHANGES]
     return [head, *(row for row in body if any(row[1:]))]
 
 
