@@ -260,12 +260,13 @@ def test_tasks_share_a_trained_network(small: Path, monkeypatch):
     assert len(runner.run(other, lambda _: None)) == 1
 
 
-def test_a_network_that_was_looked_at_serves_a_task_that_does_not_look(small: Path, monkeypatch):
-    made = Request("convergence", "map", small / "out", small, ("mnist",), "default", 1, 6, progress=False)
+@pytest.mark.parametrize("method", ["map", "mc_dropout", "bali", "bbb"])
+def test_a_network_that_was_looked_at_serves_a_task_that_does_not_look(method, small: Path, monkeypatch):
+    made = Request("convergence", method, small / "out", small, ("mnist",), "default", 1, 6, progress=False)
     runner.run(replace(made, out=small / "alone", task="classification"), lambda _: None)
     runner.run(made, lambda _: None)
     looked = next((small / "out" / runner.TRAINED).iterdir())
-    monkeypatch.setattr(bw.MAP, "step", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(METHODS[method], "step", lambda *_: pytest.fail("trained again"))
     runner.run(replace(made, task="classification"), lambda _: None)
     (line,), (alone,) = (results.read(small / o / "classification.jsonl") for o in ("out", "alone"))
     assert line["metrics"] == alone["metrics"] and line["run"] == alone["run"]

@@ -172,6 +172,8 @@ def operating_curves(found: Sequence[Run]) -> Drawing | None:
     caption = (
         "As the paper's Fig. 3: nearer to the upper left is better. The legend has the AUROC by entropy."
     )
+    if any(not line.get("roc") for run, _ in shown for line in run.lines):
+        caption += " A curve with a long straight piece is of older lines, which have coarse histograms only."
     return Drawing(axes[0].figure, caption, f"ROC curves by entropy: {'; '.join(places)}.", "ood_roc")
 
 
