@@ -54,8 +54,6 @@ CHANGES: dict[str, dict] = {
     "noise drawn": {"noise": "drawn"},
     "step size 1, rows counted 0.25": {"step_size": 1.0, "effective": 0.25},
 }
-
-
 NAMES = {"as printed": "`--settings paper`"}  # what the page calls a change
 
 
