@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from common import arguments, keep, kept, put_table
 from torch import Tensor
 
@@ -34,6 +35,7 @@ CHANGES = (
     "prior and start as printed",
     "and the noise floor as printed",
     "divided, the noise floor as printed",
+    "prior as printed, one logit",
     "MC dropout",
 )
 FLOOR = 0.01  # σ_u² / N_eff as printed
@@ -53,7 +55,7 @@ def changed(dataset: Dataset, change: str, steps: int) -> Method[Any]:
     if change.startswith("divided"):
         return method
     method = replace(method, first_prior=bw.Isotropic(method.prior.variance))
-    if change == "prior as printed":
+    if change in ("prior as printed", "prior as printed, one logit"):
         return method
     return replace(method, first_initial_scale=(dataset.x[0].size + 1) ** 0.5)
 
@@ -63,28 +65,35 @@ def judged(options, name: str, change: str, steps: int) -> dict:
     dataset = load(name, options.data_dir)
     made, data = recipe(dataset, "bali", "paper"), rows(dataset, (0,))
     x, y, held_x, held_y = parted(data.x[0], data.y[0])
+    one = change.endswith("one logit")
+    sizes, likelihood = ((*made.sizes[:-1], 1), bw.Bernoulli()) if one else (made.sizes, made.likelihood)
     method, start = changed(dataset, change, steps), time.perf_counter()
     posterior = bw.fit(
-        mlp(made.sizes, made.activation, options.seed),
+        mlp(sizes, made.activation, options.seed),
         (x, y),
-        made.likelihood,
+        likelihood,
         method,
         batch_size=min(made.batch or len(x), len(x)),
         seed=options.seed,
     )
     seconds = time.perf_counter() - start
-    prediction = posterior.predict(held_x, DRAWS)
+    p = of_classes(posterior.predict(held_x, DRAWS).mean)
     return {
         "dataset": name,
         "change": change,
         "steps": steps,
         "seed": options.seed,
-        "nll": -float(prediction.log_prob(held_y).mean()),
-        "acc": float(metrics.accuracy(prediction.mean, held_y)),
-        "ece": float(metrics.ece(prediction.mean, held_y)),
+        "nll": float(F.nll_loss(p.log(), held_y)),
+        "acc": float(metrics.accuracy(p, held_y)),
+        "ece": float(metrics.ece(p, held_y)),
         "held": len(held_x),
         "seconds": round(seconds, 1),
     }
+
+
+def of_classes(p: Tensor) -> Tensor:
+    """The probabilities of all classes (B, O); a network of one logit tells the second's only."""
+    return torch.cat([1 - p, p], -1) if p.shape[-1] == 1 else p
 
 
 def parted(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
