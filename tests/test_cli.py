@@ -18,6 +18,7 @@ pytest.importorskip("click")
 from click.testing import CliRunner, Result
 
 from bayeswise.cli import main
+from bayeswise.tables import NumberTarget, held_out
 
 SRC = Path(__file__).parents[1] / "src"
 STEPS = "30"
@@ -312,6 +313,15 @@ def test_what_was_left_out_is_said(tmp_path: Path):
         'constant: "same"' in said and 'copy of another column: "copy"' in said and "without a name" in said
     )
     assert "1 row repeats an earlier one" in said and told["columns"] == 2
+
+
+def test_a_target_that_varies_only_in_the_held_out_rows_is_refused_before_training(tmp_path: Path):
+    rows = [f"{i},{i * i % 7}" for i in range(30)]
+    _, held = held_out(NumberTarget("y"), np.zeros(30), 0.2, 0)
+    data = written(tmp_path, "\n".join(["a,b,y", *(f"{row},{int(i in held)}" for i, row in enumerate(rows))]))
+    common = ("fit", data, "--target", "y", "--task", "regression", "--out", tmp_path / "m")
+    assert "y is 0 in all 24 rows to learn from" in refused(*common, "--steps", STEPS).replace('"', "")
+    assert not (tmp_path / "m").exists()
 
 
 def test_a_hostile_header_stays_text(tmp_path: Path):

@@ -336,6 +336,14 @@ def test_a_saved_network_is_the_fitted_one(tmp_path):
     assert read_extra(tmp_path / "model")["columns"] == ["a"]
 
 
+def test_a_learning_curve_with_a_gap_is_saved(tmp_path):
+    model = regressor()
+    model.log_likelihood_[1] = np.nan
+    model.save(tmp_path / "model")
+    found = BayesianRegressor.load(tmp_path / "model").log_likelihood_
+    np.testing.assert_array_equal(found, model.log_likelihood_)
+
+
 def test_files_of_another_kind_are_refused(tmp_path):
     model = regressor()
     model.save(tmp_path / "model")

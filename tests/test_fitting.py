@@ -1,5 +1,6 @@
 """The door: what `fit` accepts, how it chooses, and what it refuses with a reason."""
 
+import math
 import warnings
 from dataclasses import replace
 
@@ -269,6 +270,42 @@ def test_inference_mode_outside_does_not_matter():
     assert torch.equal(inside.clone(), fit(x, y).predict(x).mean)
 
 
+def test_a_method_that_needs_gradients_to_answer_works_in_inference_mode():
+    network, method = model(), bw.Laplace(first=bw.MAP(steps=3))
+
+    def answers() -> list[Tensor]:
+        x, y = random(N, I), random(N, O, seed=1)  # born in the mode, too
+        posterior = bw.fit(network, (x, y), bw.Gaussian(), method, **QUIET)
+        assert torch.is_inference_mode_enabled() == inside
+        found = posterior.predict(x)
+        few = posterior.predict(x, memory=10_000)  # computed when it is asked for
+        return [found.mean, found.std, few.std, posterior.function_covariance(x[:2])]
+
+    inside = False
+    expected = answers()
+    inside = True
+    with torch.inference_mode():
+        found = answers()
+    for a, b in zip(found, expected, strict=True):
+        assert torch.equal(a.clone(), b)
+
+
+@pytest.mark.parametrize("method", [bw.BALI(steps=2), bw.Laplace(first=bw.MAP(steps=2))])
+def test_answers_carry_no_graph_of_the_rows(method):
+    x, y = random(N, I).requires_grad_(), random(N, O, seed=1).requires_grad_()
+    found = bw.fit(model(), (x, y), bw.Gaussian(), method, **QUIET).predict(x)
+    assert not found.mean.requires_grad and not found.std.requires_grad
+
+
+def test_numbers_that_no_run_can_have():
+    with pytest.raises(ValueError, match="members must be at least 1, not 0"):
+        fit(members=0)
+    with pytest.raises(ValueError, match="seed must fit into 64 bits"):
+        fit(seed=2**64 + 3)
+    with pytest.raises(TypeError, match="MAP: learning_rate is a schedule, not <class"):
+        bw.MAP(learning_rate=bw.Cosine)  # type: ignore[arg-type]
+
+
 # ------------------------------------------------------------------------------------------ shapes of targets
 
 
@@ -365,6 +402,21 @@ def test_ordinary_targets_are_answered_in_the_precision_of_the_network():
     posterior = bw.fit(model().float(), (random(N, I).float(), 7 + random(N, O)), bw.Gaussian(),
                        bw.BALI(steps=2), **QUIET)  # fmt: skip
     assert posterior.problem.units.scale.dtype == posterior.predict(random(B, I)).mean.dtype == torch.float32
+
+
+@pytest.mark.parametrize("size", [2.0**80, 2.0**-80])
+@pytest.mark.parametrize("method", [bw.MAP(steps=5), bw.BALI(steps=5), bw.Laplace(first=bw.MAP(steps=5))])
+def test_variances_may_leave_single_precision(method, size: float):
+    """Masses of molecules and of stars: the same answers in other units."""
+    x, y, network = random(N, I).float(), random(N, O, seed=1).float(), model().float()
+    plain, scaled = (
+        bw.fit(network, (x, y * s), bw.Gaussian(), method, **QUIET).predict(x) for s in (1.0, size)
+    )
+    for name in ("mean", "std", "epistemic", "aleatoric"):
+        a, b = getattr(plain, name).double(), getattr(scaled, name).double() / size
+        torch.testing.assert_close(b, a, rtol=1e-4, atol=1e-5)
+    told = scaled.log_prob(size * y).double() + O * math.log(size)
+    torch.testing.assert_close(told, plain.log_prob(y).double(), rtol=1e-4, atol=1e-3)
 
 
 def test_targets_that_are_too_large():

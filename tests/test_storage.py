@@ -77,6 +77,17 @@ def test_what_is_saved_comes_back_bit_for_bit(kind: str, settings: dict, tmp_pat
     assert contents(tmp_path / "again") == contents(tmp_path / "m")
 
 
+def test_a_kind_that_has_no_name_is_not_saved(tmp_path):
+    class Mine(bw.Gaussian):
+        pass
+
+    pair = random(N, I), random(N, O)
+    posterior = bw.fit(nn.Linear(I, O), pair, Mine(), bw.BALI(steps=2), progress=False)
+    with pytest.raises(TypeError, match=r"a Mine cannot be saved, only Gaussian, .*CONTRIBUTING\.md"):
+        posterior.save(tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
 def contents(folder) -> dict[str, bytes]:
     return {f.name: f.read_bytes() for f in sorted(folder.iterdir())}
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -163,8 +164,9 @@ def test_every_callback_is_called_also_when_an_earlier_one_ends_the_run():
     assert called == [1]
 
 
-def test_early_stopping_ends_after_its_patience():
-    values = iter([-3.0, -2.0, -2.5, -2.4, -1.0, -1.1, -1.2, -1.3])
+@pytest.mark.parametrize("first", [[-3.0, -2.0], [float("nan"), -2.0], [-3.0, float("nan")]])
+def test_early_stopping_ends_after_its_patience(first: list[float]):
+    values = iter([*first, -2.5, -2.4, -1.0, -1.1, -1.2, float("nan")])
 
     class Said:
         def __init__(self, value: float) -> None:
@@ -185,7 +187,30 @@ def test_early_stopping_ends_after_its_patience():
     stopping = EarlyStopping(X, Y, every=2, patience=3)
     state = run(Told(40), callbacks=[stopping])
     assert int(state.step) == 16  # best at the fifth look, three looks without improvement
-    assert stopping.history[:2] == [(2, -3.0), (4, -2.0)] and len(stopping.history) == 8
+    assert [step for step, _ in stopping.history] == list(range(2, 17, 2))
+    np.testing.assert_equal([value for _, value in stopping.history[:2]], first)
+
+
+def test_a_look_that_is_no_number_is_saved_as_none(tmp_path):
+    class Looks:
+        def __init__(self) -> None:
+            self.history = [(1, float("nan"), {"a": [float("inf"), 2.0]})]
+
+        def __call__(self, progress) -> None:
+            pass
+
+    where = Checkpoints(tmp_path / "run")
+    run(Count(3), callbacks=[Looks()], checkpoints=where)
+    again = Looks()
+    run(Count(3), callbacks=[again], checkpoints=where)
+    assert again.history == [(1, None, {"a": [None, 2.0]})]
+
+
+def test_how_often_is_at_least_once():
+    with pytest.raises(ValueError, match="every must be at least 1 and seconds not negative, not 0 and 60"):
+        Checkpoints("folder", every=0)
+    with pytest.raises(ValueError, match="every, patience and draws must be at least 1, not 0, 5 and 32"):
+        EarlyStopping(X, Y, every=0)
 
 
 def test_early_stopping_with_a_real_method():

@@ -17,12 +17,12 @@ OUTLIER = 8.0  # robust standard deviations; of a Gaussian one row in 10^15 is f
 RARE = 0.05  # the share of a class
 
 
-def cautions(rows: Rows) -> tuple[str, ...]:
+def cautions(rows: Rows, is_regression: bool) -> tuple[str, ...]:
     """A line for each thing that is unusual in the training rows; of several splits in the first."""
     if not isinstance(rows, TensorRows):
         return ()
     x, y = (rows.x[0], rows.y[0]) if rows.lead else (rows.x, rows.y)
-    found = [*_few(x), *_rank(x), *(_outliers(y) if y.is_floating_point() else _rare(y))]
+    found = [*_few(x), *_rank(x), *(_outliers(y) if is_regression else _rare(y))]
     return tuple(f"caution: {line}" for line in found)
 
 
@@ -108,6 +108,8 @@ def _outliers(y: Tensor) -> Iterator[str]:
 
 
 def _rare(y: Tensor) -> Iterator[str]:
-    least, n = int(torch.unique(y, return_counts=True)[1].min()), y.numel()
+    """A class with few of the labels (N,), or of any column of yes and no (N, O)."""
+    columns, n = y.reshape(len(y), -1).unbind(-1), len(y)
+    least = min(int(torch.unique(column, return_counts=True)[1].min()) for column in columns)
     if least < RARE * n:
         yield f"the rarest class has {least} of {n} rows ({least / n:.1%}): look at it by itself"

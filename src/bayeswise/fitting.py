@@ -29,7 +29,6 @@ from bayeswise.trials import settled
 
 CONSTANT = 1e-9  # a target whose spread is smaller than this share of its size is constant
 EXAMPLE = 128  # rows on which a model is looked at before anything is trained
-RESOLUTION = 1e-3  # neighbouring numbers may be this share of the targets' spread apart
 
 
 @runtime_checkable
@@ -118,9 +117,10 @@ def fit(
         answers=(problem, rows),
         start=chosen.state,
     )
-    posterior = chosen.method.posterior(problem, state, rows)
+    with torch.inference_mode(False):
+        posterior = chosen.method.posterior(problem, state, rows)
     warn_rescues(posterior)
-    notes = cautions(rows) + chosen.notes + posterior.notes + fixed_note(posterior)
+    notes = cautions(rows, problem.is_regression) + chosen.notes + posterior.notes + fixed_note(posterior)
     return replace(posterior, seed=seed, notes=notes)
 
 
@@ -140,11 +140,14 @@ def _check_part(value: Any, name: str, wanted: str, verbs: str) -> None:
 
 def _whole(batch_size: int | None, members: int | None, seed: int) -> tuple[int | None, int | None, int]:
     """The three as Python's whole numbers; numpy's are taken."""
-    return (
-        None if batch_size is None else _index(batch_size, "batch_size"),
-        None if members is None else _index(members, "members"),
-        _index(seed, "seed"),
-    )
+    batch_size = None if batch_size is None else _index(batch_size, "batch_size")
+    members = None if members is None else _index(members, "members")
+    seed = _index(seed, "seed")
+    if members is not None and members < 1:
+        raise ValueError(f"members must be at least 1, not {members}; leave it out for one set of rows")
+    if not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed must fit into 64 bits, from -2**63 to 2**63 - 1, not {seed}")
+    return batch_size, members, seed
 
 
 def _index(value: Any, name: str) -> int:
@@ -197,7 +200,7 @@ def _source(data: Any, batch_size: int | None, members: int | None) -> tuple[Ten
 
 
 def _pair(x: Any, y: Any, lead: int, members: int | None) -> tuple[Tensor, Tensor]:
-    x, y = as_tensor(x, "x"), as_tensor(y, "y")
+    x, y = as_tensor(x, "x").detach(), as_tensor(y, "y").detach()
     if x.dim() <= lead or y.dim() <= lead or x.shape[: lead + 1] != y.shape[: lead + 1]:
         raise ValueError(f"x has shape {tuple(x.shape)} and y {tuple(y.shape)}: their rows do not agree")
     if members is not None and x.shape[0] != members:
@@ -342,12 +345,11 @@ def standard_units(rows: Rows, network: Network) -> Units:
 
 
 def answer_units(units: Units, dtype: torch.dtype) -> Units:
-    """The units in the network's precision; in float64 where that is too coarse for the targets' spread."""
+    """The units in the network's precision; in float64 where that is too coarse, or variances leave it."""
     rounded = Units(units.shift.to(dtype), units.scale.to(dtype))
     if not bool(((rounded.scale > 0) & (rounded.scale + rounded.shift).isfinite()).all()):
         raise ValueError(
             f"y has a spread of {float(units.scale.max()):.3g}, too large or too small for "
             f"{type_name(dtype)}; rescale y, or give x as float64"
         )
-    step = torch.finfo(dtype).eps * units.shift.abs()  # from one number to the next
-    return rounded if bool((step <= RESOLUTION * units.scale).all()) else units
+    return rounded if units.resolved_in(dtype) and units.squared_in(dtype) else units

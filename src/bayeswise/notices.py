@@ -25,7 +25,7 @@ class PrecisionWarning(UserWarning):
 
 def warn_coarse(problem: Problem) -> None:
     """Targets whose spread the precision cannot resolve."""
-    if problem.units.scale.dtype != problem.network.dtype:
+    if not problem.units.resolved_in(problem.network.dtype):
         warnings.warn(
             f"{type_name(problem.network.dtype)} cannot resolve the spread of y at its size; "
             "give x as float64, or subtract a number from y",

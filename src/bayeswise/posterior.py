@@ -92,7 +92,7 @@ class Posterior:
             raise TypeError(f"{self.method} draws networks: their outputs have no covariance in closed form")
         network, scale = self.problem.network, self.problem.units.scale
         lead = len(self.problem.lead)
-        with evaluating(network.module):
+        with torch.inference_mode(False), evaluating(network.module):
             with _fitting(x, lead):
                 done = backward(network, weights.values(network), x, lead)
             phi = weights.joint_features(done)  # (…, B, O, P)
@@ -331,17 +331,26 @@ class GaussianRows:
         posterior, problem = self.posterior, self.posterior.problem
         weights, network, lead = posterior.weights, problem.network, len(problem.lead)
         assert isinstance(weights, Curved)  # it has a tangent
-        weights = weights.cast(network.dtype)
-        centre, scale = weights.values(network), problem.units.scale
+        with torch.inference_mode(False):
+            weights = weights.cast(network.dtype)
+            centre = weights.values(network)
         with evaluating(network.module):
             for block in self.x.split(self._rows(weights), lead):
-                with _fitting(self.x, lead):
-                    done = backward(network, centre, block, lead)
-                spread = weights.function_variance if self._marginal else weights.function_covariance
-                c = spread(done, network.output_layer)
-                if not self._marginal:
-                    c = c * (scale[..., None, :, None] * scale[..., None, None, :])
-                yield packed(problem.units.to_user(done.output), c)
+                with torch.inference_mode(False):  # gradients are needed, whatever the caller's mode
+                    found = self._moments(weights, centre, block)
+                yield found
+
+    def _moments(self, weights: Curved, centre: Params, block: Tensor) -> Tensor:
+        """Means and covariances of one block."""
+        problem, lead = self.posterior.problem, len(self.posterior.problem.lead)
+        network, scale = problem.network, problem.units.scale
+        with _fitting(self.x, lead):
+            done = backward(network, centre, block, lead)
+        spread = weights.function_variance if self._marginal else weights.function_covariance
+        c = spread(done, network.output_layer)
+        if not self._marginal:
+            c = c * (scale[..., None, :, None] * scale[..., None, None, :])
+        return packed(problem.units.to_user(done.output), c)
 
     def _rows(self, weights: Curved) -> int:
         """Rows at once: as many as let the gradients of all outputs stay in a part of the memory."""
@@ -370,7 +379,7 @@ def prepared_inputs(x: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
     x = as_tensor(x, "x")
     if x.dim() == 0 or x.shape[0] == 0:
         raise ValueError(f"inputs have shape {tuple(x.shape)}; at least one row is needed")
-    x = x.to(device=device, dtype=dtype if x.is_floating_point() else x.dtype)
+    x = x.detach().to(device=device, dtype=dtype if x.is_floating_point() else x.dtype)
     if not x.is_floating_point() or bool(x.sum().isfinite()):  # one that is not would make the sum so
         return x
     bad = (~torch.isfinite(x)).nonzero()  # (how many, dimensions)

@@ -10,6 +10,8 @@ from torch import Tensor
 from bayeswise.likelihoods import Gaussian, Likelihood
 from bayeswise.networks import Network
 
+RESOLUTION = 1e-3  # neighbouring numbers may be this share of the targets' spread apart
+
 
 @dataclass(frozen=True)
 class Units:
@@ -39,6 +41,16 @@ class Units:
     def noise_to_network(self, noise: Tensor) -> Tensor:
         """A covariance (…, O, O) as the network sees it."""
         return noise / (self.scale[..., :, None] * self.scale[..., None, :])
+
+    def resolved_in(self, dtype: torch.dtype) -> bool:
+        """Whether numbers of the targets' size lie closer together than a small part of their spread."""
+        step = torch.finfo(dtype).eps * self.shift.abs()  # from one number to the next
+        return bool((step <= RESOLUTION * self.scale).all())
+
+    def squared_in(self, dtype: torch.dtype) -> bool:
+        """Whether variances in the user's units can be written, with room on both sides."""
+        about, square = torch.finfo(dtype), self.scale.double().square()
+        return bool(((square >= about.tiny / about.eps) & (square <= about.max * about.eps)).all())
 
 
 @dataclass(frozen=True, eq=False)

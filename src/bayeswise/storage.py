@@ -146,7 +146,13 @@ def _view(name: str, model: nn.Module):
 
 
 def _name(value: Any, table: dict[str, Any]) -> str:
-    return next(name for name, kind in table.items() if type(value) is kind)
+    for name, kind in table.items():
+        if type(value) is kind:
+            return name
+    raise TypeError(
+        f"a {type(value).__name__} cannot be saved, only {', '.join(k.__name__ for k in table.values())}; "
+        "register it as CONTRIBUTING.md says, under the same name before saving and before loading"
+    )
 
 
 def _under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 import warnings
@@ -18,6 +19,7 @@ from tqdm.auto import tqdm
 from bayeswise.data import Batch, LoaderRows, Rows
 from bayeswise.methods.protocol import Info, Method, Passes, Renews
 from bayeswise.networks import evaluating
+from bayeswise.plain import finite
 from bayeswise.posterior import Posterior
 from bayeswise.problem import Problem
 from bayeswise.randomness import derived_seed
@@ -46,7 +48,8 @@ class EarlyStopping:
     """End the run when the log-likelihood of held-out rows has not improved for a while.
 
     The held-out rows are in the user's units; they are looked at every `every` steps with `draws` networks.
-    What was seen is saved with a checkpoint, as of any callback that has a `history`.
+    What was seen is saved with a checkpoint, as of any callback that has a `history`; a number that is not
+    finite comes back as None.
     """
 
     x: Any
@@ -54,7 +57,13 @@ class EarlyStopping:
     every: int = 100
     patience: int = 5
     draws: int = 32
-    history: list[tuple[int, float]] = field(default_factory=list)
+    history: list[tuple[int, float | None]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Refuse numbers without meaning."""
+        if min(self.every, self.patience, self.draws) < 1:
+            given = f"{self.every}, {self.patience} and {self.draws}"
+            raise ValueError(f"EarlyStopping: every, patience and draws must be at least 1, not {given}")
 
     def __call__(self, progress: Progress) -> bool:
         """Whether to stop."""
@@ -64,8 +73,13 @@ class EarlyStopping:
             self.history.clear()  # a new run
         value = float(progress.posterior().predict(self.x, self.draws).log_prob(self.y).mean())
         self.history.append((progress.step, value))
-        best = max(range(len(self.history)), key=lambda i: self.history[i][1])
+        best = max(range(len(self.history)), key=lambda i: _rank(self.history[i][1]))
         return len(self.history) - 1 - best >= self.patience
+
+
+def _rank(value: float | None) -> float:
+    """What is no number is worse than all numbers."""
+    return -math.inf if value is None or math.isnan(value) else value
 
 
 @dataclass(frozen=True)
@@ -75,6 +89,12 @@ class Checkpoints:
     folder: str | Path
     every: int = 1000
     seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers without meaning."""
+        if self.every < 1 or not self.seconds >= 0:
+            given = f"{self.every} and {self.seconds}"
+            raise ValueError(f"Checkpoints: every must be at least 1 and seconds not negative, not {given}")
 
 
 def train(
@@ -263,4 +283,4 @@ def _differing(one: Any, other: Any) -> tuple[Any, Any]:
 
 def _history(callback: Callback) -> list[list[Any]] | None:
     history = getattr(callback, "history", None)
-    return [list(item) for item in history] if isinstance(history, list) else None
+    return [finite(list(item)) for item in history] if isinstance(history, list) else None

@@ -71,6 +71,32 @@ def test_what_is_done_is_not_done_again(data_dir, tmp_path, monkeypatch):
     assert "already in" in said[0] and len(results.read(tmp_path / "uci.jsonl")) == 3
 
 
+def test_lines_that_occur_twice_are_done_too(data_dir, tmp_path, monkeypatch):
+    """Of two processes that did the same, or of files that were put together."""
+    first = runner.run(request(data_dir, tmp_path), lambda _: None)
+    file = tmp_path / "uci.jsonl"
+    file.write_bytes(2 * file.read_bytes())
+    monkeypatch.setattr(runner, "train", lambda *_: pytest.fail("trained again"))
+    assert runner.run(request(data_dir, tmp_path), lambda _: None) == first
+
+
+def test_a_score_that_is_no_number_is_a_line_with_null_and_no_mean(data_dir, tmp_path, monkeypatch):
+    task = runner.TASKS["uci"]
+    score = task.score
+
+    def failing(job, posterior, watch):
+        first, *rest = score(job, posterior, watch)
+        return [first | {"metrics": first["metrics"] | {"ll": -float("inf")}}, *rest]
+
+    monkeypatch.setattr(task, "score", failing)
+    (found,) = runner.run(request(data_dir, tmp_path), lambda _: None)
+    lines = results.read(tmp_path / "uci.jsonl")
+    assert len(lines) == 3 and lines[0]["metrics"]["ll"] is None and lines[1]["metrics"]["ll"] is not None
+    (read,) = runner.run(request(data_dir, tmp_path), lambda _: None)
+    for one in (found, read):
+        assert one["ll"] is None and one["ll_se"] is None and one["rmse"] > 0
+
+
 def test_other_steps_seeds_and_splits_are_other_runs(data_dir, tmp_path):
     for changes in ({}, {"steps": 41}, {"seed": 1}, {"splits": 2}):
         runner.run(request(data_dir, tmp_path, **changes), lambda _: None)

@@ -252,6 +252,16 @@ def test_bayes_by_backprop_has_three_weights_of_the_divergence(small: Path):
         runner.run(replace(made, method="map"), lambda _: None)
 
 
+def test_forms_with_other_settings_than_the_papers_have_names_of_their_own(small: Path):
+    made = Request("reparametrisation", "bali", small / "out", small, ("spambase",), steps=6)
+    names = [
+        [job.settings for job in TASKS[made.task].jobs(replace(made, settings=s))]
+        for s in ("paper", "default")
+    ]
+    assert names[0] == ["weight", "local", "deterministic"]
+    assert names[1] == ["weight, default", "local, default", "deterministic, default"]
+
+
 def test_tasks_share_a_trained_network(small: Path, monkeypatch):
     made = Request(
         "classification", "bali", small / "out", small, ("mnist",), "default", 1, 6, progress=False

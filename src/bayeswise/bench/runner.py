@@ -12,6 +12,7 @@ from bayeswise.bench.summary import summaries
 from bayeswise.bench.tasks import TASKS, Task
 from bayeswise.bench.watch import Watch
 from bayeswise.methods.protocol import is_open
+from bayeswise.plain import finite
 from bayeswise.saving import newest_checkpoint
 
 TRAINED = ".trained"  # checkpoints, beside the results: of killed runs, and for tasks that share a network
@@ -31,10 +32,10 @@ def _lines(task: Task, job: Job, file: Path, progress: bool, say: Say) -> list[r
     """The lines of a job: those in the file, or new ones."""
     name = f"{job.task} {job.dataset} {job.method} ({job.settings})"
     where = f"splits {_range(job.splits)}, seed {job.seed}"
-    done = results.of_run(file, job.run)
-    if len(done) == len(job.splits):
+    done = {line["split"]: line for line in results.of_run(file, job.run)}  # the last line of each
+    if set(done) >= set(job.splits):
         say(f"{name}, {where}: already in {file}")
-        return done
+        return [done[split] for split in job.splits]
     say(f"{name}, {where}: {job.steps or 'as many'} steps" + ("" if job.steps else " as the method chooses"))
     lines = _carried_out(task, job, file.parent / TRAINED, progress)
     results.append(file, lines)
@@ -42,12 +43,12 @@ def _lines(task: Task, job: Job, file: Path, progress: bool, say: Say) -> list[r
 
 
 def _carried_out(task: Task, job: Job, folder: Path, progress: bool) -> list[results.Line]:
-    """Trained and scored; what a method chose by itself is kept with the lines."""
+    """Trained and scored, null for what is no number; what a method chose is kept with the lines."""
     watch = task.watch(job)
     posterior = train(job, _place(folder, job, watch), watch, progress)
     lines = job.lines(task.score(job, posterior, watch), watch)
     chosen = {"notes": list(posterior.notes)} if is_open(job.recipe.method) else {}
-    return [line | chosen for line in lines]
+    return [finite(line | chosen) for line in lines]
 
 
 def _place(folder: Path, job: Job, watch: Watch) -> Path:

@@ -48,7 +48,8 @@ def summaries(lines: Iterable[Line]) -> list[dict[str, Any]]:
     The keys are `task, dataset, method, settings, n_splits`, then `rmse, rmse_se` and so on for every metric,
     then `seconds`. Several seeds of a split are averaged first, for they share its test rows; where there is
     one split only, the seeds are what is counted. A standard error is the sample deviation / √n, and None for
-    one value. `seconds` adds the training of all runs; splits trained together count once.
+    one value. A metric that is null in some line, because it was not finite, has no mean: None. `seconds`
+    adds the training of all runs; splits trained together count once.
     """
     return [summary(members) for members in grouped(lines).values()]
 
@@ -58,11 +59,18 @@ def summary(lines: Sequence[Line]) -> dict[str, Any]:
     result = {key: lines[0][key] for key in GROUP if key in lines[0]}
     result["n_splits"] = len(units(lines))
     for name in _metrics(lines):
-        found = ([v for line in unit if _is_number(v := line["metrics"].get(name))] for unit in units(lines))
-        values = [mean(seeds) for seeds in found if seeds]
-        result[name], result[f"{name}_se"] = mean(values), standard_error(values)
+        result[name], result[f"{name}_se"] = _mean_and_error(lines, name)
     result["seconds"] = seconds(lines)
     return result
+
+
+def _mean_and_error(lines: Sequence[Line], name: str) -> tuple[float | None, float | None]:
+    """Of one metric, over the lines that have it."""
+    found = [[line["metrics"][name] for line in unit if name in line["metrics"]] for unit in units(lines)]
+    if any(value is None for seeds in found for value in seeds):
+        return None, None  # a split or seed has failed
+    values = [mean(seeds) for seeds in found if seeds]
+    return mean(values), standard_error(values)
 
 
 def units(lines: Sequence[Line]) -> list[list[Line]]:

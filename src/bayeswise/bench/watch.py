@@ -39,7 +39,7 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """Of training so far, those before an interruption included."""
+        """Of training so far, those before an interruption included; not those of an interrupted choice."""
         return float(self.history[0][0])
 
     @property

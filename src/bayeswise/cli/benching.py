@@ -8,7 +8,8 @@ from typing import Any
 
 import click
 
-from bayeswise.cli.voice import Command, Voice, finite, show_table
+from bayeswise.cli.voice import Command, Voice, show_table
+from bayeswise.plain import finite
 
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)

@@ -19,14 +19,16 @@ import pandas as pd
 import torch
 
 from bayeswise.cli.judging import LABELS, Judgement, judge, page
-from bayeswise.cli.voice import Voice, finite, show_table
+from bayeswise.cli.voice import Voice, show_table
 from bayeswise.estimators import BayesianClassifier, BayesianRegressor
 from bayeswise.methods import METHODS, fresh
+from bayeswise.plain import finite
 from bayeswise.report import write_report
 from bayeswise.saving import SavedModelError, to_config
 from bayeswise.saving.directories import CONFIG_FILE, FORMAT
 from bayeswise.tables import (
     Encoder,
+    NumberTarget,
     Table,
     TableError,
     Target,
@@ -126,6 +128,7 @@ def prepare(table: Table, request: Request, voice: Voice) -> Prepared:
     target, reason = choose_target(request.target, cells, request.task)
     y = target.parse(cells)
     train, test = held_out(target, y, request.test_share, request.seed)
+    _check_varies(target, y[train], request.target)
     _note_copies(frame, voice)
     inputs, notes = training_columns(frame.drop(columns=[request.target]), train, request.imputes)
     encoder = Encoder.learn(inputs, train, request.imputes)
@@ -135,6 +138,15 @@ def prepare(table: Table, request: Request, voice: Voice) -> Prepared:
     named = pd.DataFrame(x, columns=pd.Index(encoder.features))
     rows = [Rows(named.iloc[part], y[part]) for part in (train, test)]
     return Prepared(encoder, target, reason, *rows)
+
+
+def _check_varies(target: Target, seen: np.ndarray, name: str) -> None:
+    """Refuse numbers that are all the same in the rows to learn from."""
+    if isinstance(target, NumberTarget) and (seen == seen[0]).all():
+        raise TableError(
+            f"the target {shown(name)} is {seen[0]:g} in all {len(seen):,} rows to learn from, so there is "
+            "nothing to learn; give more rows, or split them otherwise with --seed"
+        )
 
 
 def _chosen_columns(table: Table, request: Request) -> pd.DataFrame:

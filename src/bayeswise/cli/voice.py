@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -12,6 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import click
+
+from bayeswise.plain import finite
 
 EXTRA = "pip install 'bayeswise[all]'"
 
@@ -98,12 +99,3 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
         table.add_row(*(Text(one_line(cell)) for cell in row))
     click.echo(one_line(title))
     Console(highlight=False).print(table)
-
-
-def finite(value: Any) -> Any:
-    """The same without numbers that JSON cannot hold: null instead."""
-    if isinstance(value, dict):
-        return {key: finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -36,6 +36,7 @@ from bayeswise.methods import (
     updates,
 )
 from bayeswise.networks import curvature
+from bayeswise.plain import finite
 from bayeswise.posterior import DRAWS, Posterior
 from bayeswise.predictive import Predictive
 from bayeswise.randomness import global_rng
@@ -257,7 +258,7 @@ class BayesianNetwork(BaseEstimator):
         return {
             "scaling": self.scaling_.config(),
             "feature_names": None if names is None else names.tolist(),
-            "log_likelihood": self.log_likelihood_.tolist(),
+            "log_likelihood": finite(self.log_likelihood_.tolist()),
         }
 
     @classmethod
@@ -277,7 +278,7 @@ class BayesianNetwork(BaseEstimator):
         self.n_features_in_ = len(self.scaling_.size)
         if config["feature_names"] is not None:
             self.feature_names_in_ = np.array(config["feature_names"], dtype=object)
-        self.log_likelihood_ = np.array(config["log_likelihood"])
+        self.log_likelihood_ = np.array(config["log_likelihood"], dtype=float)
         self.n_iter_ = len(self.log_likelihood_)
         self.posterior_ = load_posterior(path, self._network(self.n_features_in_, self._outputs(), 0))
 

@@ -31,7 +31,7 @@ class BayesianRegressor(RegressorMixin, BayesianNetwork):
         activation: "relu", "leaky_relu", "tanh", "gelu", "silu", "softplus" or "sigmoid".
         method: how the posterior is found; None means `BALI()`. `Laplace()` trains by `MAP()` first.
         draws: networks that answer a prediction; they are fixed by `fit`.
-        batch_size: rows of a training step; None means all rows up to 1,024.
+        batch_size: rows of a training step; None means all up to 1,024, or as the method says.
         random_state: None is the seed 0, so that two fits agree; global generators are not touched.
         verbose: 1 shows a progress bar.
         device: where the network computes.

@@ -70,15 +70,15 @@ class BALI:
     """Bayesian layerwise inference. Every default stands here and nowhere else.
 
     `prior` None means FanIn(40) for regression and FanIn(10) for classification, Isotropic for a first layer
-    of at most 16 inputs; `first_prior` and `last_prior` None mean `prior`; `prior_scale` times its variance
-    is what counts, for all or for each member. `effective` None is N_eff = N below 1,000 rows and 0.25 N
-    above. `start` "draw" begins with random weights of std `initial_scale` / sqrt(inputs), the first layer's
-    may have their own, "model" with the module's weights; `bias_scale` is how many times wider than its
-    weights the first layer's biases are drawn: with 100 a network of ReLUs starts as a straight line, because
-    no kink lies among the data. `noise` "mode" keeps Σ at its mode, "drawn" draws it wherever weights are
-    drawn. `members` posteriors from as many starts train in one run; predictions are their mixture.
-    `temperature` multiplies Σ once the run is over: of the output layer of a regression, and so the noise;
-    else of every layer.
+    of at most 16 inputs (bias included); `first_prior` and `last_prior` None mean `prior`; `prior_scale`
+    times its variance is what counts, for all or for each member. `effective` None is N_eff = N below 1,000
+    rows and 0.25 N above. `start` "draw" begins with random weights of std `initial_scale` / sqrt(inputs),
+    the first layer's may have their own, "model" with the module's weights; `bias_scale` is how many times
+    wider than its weights the first layer's biases are drawn: with 100 a network of ReLUs starts as a
+    straight line, because no kink lies among the data. `noise` "mode" keeps Σ at its mode, "drawn" draws it
+    wherever weights are drawn. `members` posteriors from as many starts train in one run; predictions are
+    their mixture. `temperature` multiplies Σ once the run is over: of the output layer of a regression, and
+    so the noise; else of every layer.
 
     `steps` None means that `tuning` chooses how long to train, and step size, N_eff, the scales, members and
     temperature where they are None, from the training rows alone (see methods/tuning.py). With a number of

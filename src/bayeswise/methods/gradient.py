@@ -25,7 +25,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from bayeswise.linalg import NumericalError
 from bayeswise.methods.protocol import Data, Info, Steps
-from bayeswise.methods.schedules import Schedule
+from bayeswise.methods.schedules import Schedule, require_schedule
 from bayeswise.networks import Network, Params, in_mode
 from bayeswise.networks.network import as_rows
 from bayeswise.problem import Problem
@@ -192,11 +192,8 @@ class GradientMethod:
 
 def check_settings(method: Descender) -> None:
     """Refuse a learning rate that is no schedule, and steps or a precision without meaning."""
-    name, rate = type(method).__name__, method.learning_rate
-    if not callable(rate):
-        raise TypeError(
-            f"{name}: learning_rate is a schedule, not the number {rate}; use bw.Constant({rate})"
-        )
+    name = type(method).__name__
+    require_schedule(f"{name}: learning_rate", method.learning_rate)
     object.__setattr__(method, "steps", operator.index(method.steps))  # numpy's integers are welcome
     precision = getattr(method, "precision", 0.0)
     if method.steps < 1 or not precision >= 0:

@@ -47,6 +47,7 @@ def _forms(job: Job) -> Iterator[Job]:
         except TypeError:  # a method without this form, or without any
             continue
         found = True
-        yield replace(job, recipe=replace(job.recipe, method=method), settings=name)
+        settings = name if job.settings == "paper" else f"{name}, {job.settings}"
+        yield replace(job, recipe=replace(job.recipe, method=method), settings=settings)
     if not found:
         yield job
