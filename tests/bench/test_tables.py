@@ -1,5 +1,6 @@
 """Tables of scores: means and errors, the best and the near, what is reproduced, and the sentences."""
 
+import json
 import math
 import subprocess
 import sys
@@ -14,6 +15,8 @@ from bayeswise.bench.labels import METRICS, metric
 from bayeswise.bench.sections import with_ratios
 from bayeswise.bench.summary import counting, summaries
 from bayeswise.bench.tables import Score, runs, verdicts
+from bayeswise.identity import configuration
+from bayeswise.methods import fresh
 from tests.bench.lines import line, splits
 
 SRC = Path(__file__).parents[2] / "src"
@@ -86,11 +89,34 @@ def test_seconds_of_splits_trained_together_count_once():
 
 def test_a_metric_that_some_lines_lack_is_averaged_over_the_others():
     rows = [
-        line(metrics={"rmse": 1.0, "auc": None, "curve": {}}),
+        line(metrics={"rmse": 1.0, "curve": {}}),
         line(split=1, metrics={"rmse": 3.0, "auc": 0.5}),
     ]
     (found,) = summaries(rows)
     assert (found["rmse"], found["auc"], found["auc_se"]) == (2.0, 0.5, None) and "curve" not in found
+
+
+def test_a_metric_that_failed_in_some_line_has_no_mean():
+    rows = [line(metrics={"rmse": 1.0, "ll": None}), line(split=1, metrics={"rmse": 3.0, "ll": 0.5})]
+    (found,) = summaries(rows)
+    assert (found["rmse"], found["ll"], found["ll_se"]) == (2.0, None, None)
+
+
+def test_what_to_know_before_rows_are_compared():
+    now = json.loads(json.dumps(configuration(fresh("bali"))))
+    chosen = line(settings="default", configuration=now)
+    both = [chosen, line(split=1, settings="default", configuration=now)]
+    (said,) = findings.reservations(runs(both))
+    assert said.startswith("Steps of BALI, default are those of the last run")
+    old = [each | {"configuration": now | {"step_size": 0.123}} for each in both]
+    assert next(findings.reservations(runs(old))) == (
+        "Made with earlier defaults, which the end of the page shows: BALI, default: Yacht."
+    )
+    given = [each | {"configuration": now | {"steps": 5, "step_size": 0.123}} for each in both]
+    assert list(findings.reservations(runs(given))) == []
+    assert list(findings.reservations(runs([*given, line(method="map")]))) == [
+        "Not all rows of Yacht are means over the same splits or seeds: they compare loosely."
+    ]
 
 
 def test_the_summary_loads_neither_torch_nor_matplotlib():

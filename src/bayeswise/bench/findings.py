@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from bayeswise.bench import paper
 from bayeswise.bench.labels import DATASETS, dataset_name
 from bayeswise.bench.tables import Run, label, reproduction_counts
+from bayeswise.identity import configuration
+from bayeswise.methods import METHODS, fresh
+from bayeswise.saving.files import canonical
 
 PAPER = "paper"
 BALI, DROPOUT, MAP, BBB = (("bali", PAPER), ("mc_dropout", PAPER), ("map", PAPER), ("bbb", PAPER))
@@ -36,6 +40,54 @@ def missing(task: str, found: Sequence[Run]) -> str:
     open_ = {key: [d for d in _ordered(wanted) if (d, key) not in done] for key in keys}
     parts = [f"{label(key)}: {_which(left, wanted)}" for key, left in open_.items() if left]
     return f"Not run yet: {'; '.join(parts)}." if parts else ""
+
+
+def reservations(found: Sequence[Run]) -> Iterator[str]:
+    """What to know before rows are compared: defaults of long ago, steps that were chosen, other splits."""
+    old = _by_label(run for run in found if _is_outdated(run))
+    if old:
+        parts = [f"{name}: {', '.join(places)}" for name, places in old.items()]
+        yield f"Made with earlier defaults, which the end of the page shows: {'; '.join(parts)}."
+    chosen = _by_label(run for run in found if _chose_steps(run))
+    if chosen:
+        whose = " and ".join(chosen)
+        yield (
+            f"Steps of {whose} are those of the last run, on all rows; the runs by which it chose came "
+            "before and count in the seconds."
+        )
+    uneven = [place for place in dict.fromkeys(run.place for run in found) if _is_uneven(place, found)]
+    if uneven:
+        where = ", ".join(uneven)
+        yield f"Not all rows of {where} are means over the same splits or seeds: they compare loosely."
+
+
+def _by_label(runs: Iterable[Run]) -> dict[str, list[str]]:
+    """The places of every method and settings."""
+    places: dict[str, list[str]] = {}
+    for run in runs:
+        places.setdefault(label(run.key), []).append(run.place)
+    return places
+
+
+def _is_outdated(run: Run) -> bool:
+    """Whether some line was made with other defaults than those of today; not where steps were given."""
+    name, settings = run.key
+    if settings != "default" or name not in METHODS:
+        return False
+    now = json.loads(canonical(configuration(fresh(name))))
+    own = [line.get("configuration") or {} for line in run.lines]
+    return any(one != now and one.get("steps") == now.get("steps") for one in own)
+
+
+def _chose_steps(run: Run) -> bool:
+    own = [line.get("configuration") or {} for line in run.lines]
+    return any("steps" in one and one["steps"] is None for one in own)
+
+
+def _is_uneven(place: str, found: Sequence[Run]) -> bool:
+    """Whether the runs of a place have different splits or seeds."""
+    here = [run for run in found if run.place == place]
+    return len({frozenset((line.get("split"), line.get("seed")) for line in run.lines) for run in here}) > 1
 
 
 def _which(left: Sequence[str], wanted: set[str]) -> str:

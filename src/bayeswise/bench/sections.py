@@ -68,13 +68,18 @@ def _text(*paragraphs: str) -> str:
     return "\n\n".join(paragraph for paragraph in paragraphs if paragraph)
 
 
+def _standing(task: str, found: Sequence[Run]) -> str:
+    """What is missing, and what to know before rows are compared."""
+    return " ".join(filter(None, [findings.missing(task, found), *findings.reservations(found)]))
+
+
 def uci(found: Sequence[Run]) -> Iterator[Section]:
     """Tables 1 and 7 with our columns, further scores, and dots for every data set."""
     title = TITLES["uci"]
     known = "The paper's columns are its Tables 1 and 7; ours are named by method and settings."
     summary = " ".join(findings.uci(found))
     rmse = wide(found, "rmse", "Test RMSE, lower is better (the paper's Table 1).")
-    text = _text(known, tables.REPRODUCTION, summary, findings.missing("uci", found))
+    text = _text(known, tables.REPRODUCTION, summary, _standing("uci", found))
     yield Section(f"{title}: RMSE", text, (), rmse)
     ll = wide(found, "ll", "Test log likelihood per row, higher is better (the paper's Table 7).")
     yield Section(f"{title}: log likelihood", "LL is that of the mixture over all draws.", (), ll)
@@ -95,7 +100,7 @@ def classification(found: Sequence[Run]) -> Iterator[Section]:
     )
     summary = " ".join(findings.classification(found))
     pictures = _pictures(figures.reliability(runs) for runs in by_place(found).values())
-    text = _text(text, summary, findings.missing("classification", found))
+    text = _text(text, summary, _standing("classification", found))
     yield Section(TITLES["classification"], text, pictures, long(found))
 
 
@@ -116,7 +121,7 @@ def reparametrisation(found: Sequence[Run]) -> Iterator[Section]:
 
 def _curves(task: str, text: str, found: Sequence[Run]) -> Section:
     pictures = _pictures(figures.curves(runs, task) for runs in by_place(found).values())
-    return Section(TITLES[task], _text(text, findings.missing(task, found)), pictures, long(found))
+    return Section(TITLES[task], _text(text, _standing(task, found)), pictures, long(found))
 
 
 def ood(found: Sequence[Run]) -> Iterator[Section]:
@@ -126,13 +131,13 @@ def ood(found: Sequence[Run]) -> Iterator[Section]:
         "is the less certain one. FPR95: foreign rows taken for known where 95 % of the known ones are."
     )
     pictures = [scenes.operating_curves(found), *map(scenes.histograms, by_place(found).values())]
-    text = _text(text, *findings.ood(found), findings.missing("ood", found))
+    text = _text(text, *findings.ood(found), _standing("ood", found))
     yield Section(TITLES["ood"], text, _pictures(pictures), long(found))
 
 
 def synthetic(found: Sequence[Run]) -> Iterator[Section]:
     """A section per data set: BALI (Fig. 1) beside Bayes by Backprop at three KL weights (Fig. 4 to 6)."""
-    state = findings.missing("synthetic", found)
+    state = _standing("synthetic", found)
     for place, runs in by_place(found).items():
         text = _text(*findings.synthetic(runs), state)
         yield Section(f"{TITLES['synthetic']}: {place}", text, _pictures([scenes.scene(runs)]), long(runs))

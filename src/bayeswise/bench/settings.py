@@ -1,10 +1,10 @@
 """What a run trains: the paper's networks, batches and settings, or a method's own defaults.
 
-`paper` is what the paper prints with decisions 5 to 9 and 17 of our reading (docs/decisions.md): the noise
-floor 0.01², the first layer as printed for tables, N_eff = 0.2 N on MNIST and FashionMNIST. `printed` takes
-the printed floor in regression and the printed N_eff on images. `reproduction` is `paper` with step size 0.5,
-chosen on validation rows (docs/reproduction.md says why). `default` is the method without arguments on the
-same network, `single` the same with one start where BALI would have several.
+`paper` is what the paper prints, with our decisions where it leaves something open (docs/decisions.md):
+noise floor 0.01², the first layer as printed for tables, N_eff = 0.2 N on MNIST and FashionMNIST.
+`printed` takes the printed floor in regression and the printed N_eff on images. `reproduction` is `paper`
+with step size 0.5, chosen on validation rows (docs/reproduction.md says why). `default` is the method without
+arguments on the same network, `single` the same with one start where BALI would have several.
 """
 
 from __future__ import annotations
