@@ -51,3 +51,17 @@ def test_tables_of_several_types_are_numbers(kind: str):
 def test_a_column_that_holds_no_numbers_is_named(table, message: str):
     with pytest.raises(TypeError, match=message):
         as_tensor(table, "x")
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(6.0).reshape(2, 3)[::-1],
+        np.arange(6.0).reshape(2, 3)[:, ::-1],
+        np.arange(6).astype(">i4"),
+        np.arange(6.0).astype(">f8").reshape(3, 2),
+        np.broadcast_to(np.arange(3.0), (2, 3)),
+    ],
+)
+def test_arrays_that_torch_does_not_take_are_copied(array: np.ndarray):
+    np.testing.assert_array_equal(as_tensor(array, "x").numpy(), array)

@@ -181,6 +181,32 @@ def test_variances_alone_are_enough_for_probit():
         torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-12)
 
 
+def test_the_same_labels_for_every_member():
+    x = torch.randn(3, 20, 2, generator=torch.Generator().manual_seed(0)).double()
+    labels = (x[..., :1] > 0).double()
+    model = torch.nn.Linear(2, 1).double()
+    method = bw.Laplace(first=bw.MAP(steps=200))
+    posterior = bw.fit(model, (x, labels), bw.Bernoulli(), method, members=3, progress=False)
+    same = labels[0]
+    found, wanted = (posterior.predict(x).log_prob(y) for y in (same, same.expand(3, 20, 1)))
+    assert found.shape == (3, 20) and torch.equal(found, wanted)
+
+
+@pytest.mark.parametrize("size", [1.0, 300.0])
+def test_the_bridge_bears_large_outputs(size: float):
+    """In float64 e^±300 is still a number: the formula as it is printed."""
+    mean, covariance = gaussian()
+    mean = size * mean / mean.abs().max()
+    row, total = covariance.sum(-1), covariance.sum((-2, -1))[..., None]
+    m = mean - row * mean.sum(-1, keepdim=True) / total
+    v = (covariance - row[..., :, None] * row[..., None, :] / total[..., None]).diagonal(dim1=-2, dim2=-1)
+    shape = (1 - 2 / O + m.exp() / O**2 * (-m).exp().sum(-1, keepdim=True)) / v
+    found = bw.Bridge()(bw.Categorical(), mean, covariance, NOISE)[..., 0, :]
+    torch.testing.assert_close(found, shape / shape.sum(-1, keepdim=True), rtol=1e-10, atol=1e-300)
+    far = bw.Bridge()(bw.Categorical(), 1e9 * mean, covariance, NOISE)
+    assert bool(far.isfinite().all()) and float((far.sum(-1) - 1).abs().max()) < 1e-12
+
+
 def test_links_are_saved_with_their_settings():
     for link in (None, bw.Probit(), bw.Pairwise(), bw.Bridge(), bw.MonteCarlo()):
         assert link_of(link_config(link)) == link

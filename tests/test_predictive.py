@@ -254,6 +254,12 @@ def test_certain_labels_have_no_entropy(likelihood, dtype):
     assert prediction.std.tolist() == [[0.0, 0.0]]
 
 
+def test_the_widest_interval_is_finite(rng):
+    f = outputs_of(rng, S, B, O)
+    low, high = Gaussian(0.5).predictive(f).interval(1 - 2**-53)
+    assert bool(low.isfinite().all() and high.isfinite().all()) and float((high - low).min()) > 10
+
+
 @pytest.mark.parametrize("likelihood", [Categorical(), Bernoulli()])
 def test_labels_have_no_intervals(likelihood, rng):
     prediction = likelihood.predictive(outputs_of(rng, S, B, O))

@@ -63,6 +63,12 @@ def test_a_text_with_commas_does_not_mislead(tmp_path: Path):
     assert table.frame["b"].tolist() == ["1", "2"]
 
 
+def test_a_space_before_a_quote_is_no_part_of_a_name(tmp_path: Path):
+    table = read_table(written(tmp_path, 'a, "b, c", "t"\n1, "x, y", 2\n3, z, 4\n'))
+    assert table.frame.columns.tolist() == ["a", "b, c", "t"]
+    assert table.frame.to_numpy().tolist() == [["1", "x, y", "2"], ["3", "z", "4"]]
+
+
 def test_decimal_commas(tmp_path: Path):
     table = read_table(written(tmp_path, "a;b\n1,5;x,y\n-2,25;z\n3;w\n"))
     assert table.frame["a"].tolist() == ["1.5", "-2.25", "3"] and table.frame["b"][0] == "x,y"
@@ -253,6 +259,13 @@ def test_missing_values_are_counted_by_column():
     assert list(kept.columns) == ["a", "b", "c"]
 
 
+def test_a_column_without_a_finite_number_is_empty():
+    found, notes = training_columns(
+        frame(a=["1", "2", "3"], b=["inf", None, "7"]), np.arange(2), imputes=True
+    )
+    assert list(found) == ["a"] and 'empty: "b"' in " ".join(notes)
+
+
 def test_nothing_left_to_learn_from():
     with pytest.raises(TableError, match="no column is left"):
         training_columns(frame(a=["1", "1"]), np.arange(2), imputes=False)
@@ -300,6 +313,13 @@ def test_classes_are_in_order_and_one_spelling():
     number, _ = choose_target("y", column, "regression")
     assert number == NumberTarget("y")
     np.testing.assert_array_equal(number.parse(column)[:5], [10, 2, 2, 10, 3])
+
+
+def test_classes_keep_all_their_digits():
+    column = cells(*["12345678901234567", "12345678901234568", "0.30000000000000004", "0.3"] * 3)
+    target, _ = choose_target("y", column, "classification")
+    wanted = {"12345678901234567", "12345678901234568", "0.30000000000000004", "0.3"}
+    assert isinstance(target, ClassTarget) and set(target.classes) == wanted
 
 
 @pytest.mark.parametrize(

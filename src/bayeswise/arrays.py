@@ -17,14 +17,19 @@ def as_tensor(value: Any, name: str, dtype: torch.dtype | None = None) -> Tensor
     try:
         if not isinstance(value, Tensor) and hasattr(value, "to_numpy"):  # pandas, polars
             value = _table(value, name)
-        if isinstance(value, np.ndarray) and not value.flags.writeable:
-            value = value.copy()
+        if isinstance(value, np.ndarray) and not _is_torchs(value):
+            value = np.array(value, dtype=value.dtype.newbyteorder("="), order="C")
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
         raise TypeError(
             f"{name} is a {given} that is no array of numbers: {error}; give a tensor, an array or a table "
             "of numbers, which astype(float) makes"
         ) from None
+
+
+def _is_torchs(array: np.ndarray) -> bool:
+    """Whether torch can share its memory: writeable, forwards, in the machine's order of bytes."""
+    return array.flags.writeable and min(array.strides, default=0) >= 0 and array.dtype.isnative
 
 
 def _plain(own: Any) -> Any:

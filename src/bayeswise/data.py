@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from torch.utils.data import BatchSampler, DataLoader, Dataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
 
 from bayeswise.randomness import derived_seed
 
@@ -195,7 +195,7 @@ def _undropped(loader: DataLoader) -> DataLoader:
 
 def as_loader(dataset: Dataset, batch_size: int | None) -> DataLoader:
     """A shuffling loader of full batches for a map-style dataset, an ordered one for a stream."""
-    sized = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    sized = not isinstance(dataset, IterableDataset) and hasattr(dataset, "__len__")
     if sized and len(dataset) == 0:  # type: ignore[arg-type]
         raise ValueError("the Dataset has no rows; at least one is needed")
     batch = batch_size or BATCH

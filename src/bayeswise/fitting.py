@@ -86,6 +86,7 @@ def fit(
         method = _continued(method, prior, likelihood, standardise, checkpoint)
     source = _source(data, batch_size, members)
     network = _network(model, source, select, members)
+    _check_noise(likelihood, network.outputs, members)
     prepared = partial(
         _prepared,
         likelihood=likelihood,
@@ -129,6 +130,20 @@ def _check_parts(model: Any, likelihood: Any, method: Any) -> None:
         raise TypeError(f"model must be a torch.nn.Module, not {type(model).__name__}")
     _check_part(likelihood, "likelihood", "Gaussian(), Categorical() or Bernoulli()", "targets log_prob")
     _check_part(method, "method", "a method such as BALI()", "plan init step posterior")
+
+
+def _check_noise(likelihood: Any, outputs: int, members: int | None) -> None:
+    """Refuse a known covariance that is none of the model's outputs."""
+    noise = getattr(likelihood, "noise", None)
+    if not isinstance(noise, Tensor):
+        return
+    wanted = [(outputs, outputs)] + ([] if members is None else [(members, outputs, outputs)])
+    if tuple(noise.shape) not in wanted:
+        shapes = " or ".join(map(str, wanted))
+        raise ValueError(f"the noise has shape {tuple(noise.shape)}; for this model it needs {shapes}")
+    lopsided = bool((noise - noise.mT).abs().max() > 1e-4 * noise.abs().max())
+    if lopsided or bool(torch.linalg.cholesky_ex(noise.double()).info.any()):
+        raise ValueError("the noise is no covariance: it must be symmetric and positive definite")
 
 
 def _check_part(value: Any, name: str, wanted: str, verbs: str) -> None:

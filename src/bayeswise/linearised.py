@@ -126,8 +126,9 @@ def _dirichlet_mean(mean: Tensor, covariance: Tensor) -> Tensor:
     k = mean.shape[-1]
     variance = covariance.diagonal(dim1=-2, dim2=-1)
     variance = variance.clamp_min(torch.finfo(mean.dtype).tiny ** 0.5)
-    shape = (1 - 2 / k + mean.exp() / k**2 * (-mean).exp().sum(-1, keepdim=True)) / variance
-    return shape / shape.sum(-1, keepdim=True)
+    rest = torch.as_tensor(1 - 2 / k, dtype=mean.dtype, device=mean.device).log()
+    grown = mean - 2 * math.log(k) + (-mean).logsumexp(-1, keepdim=True)  # log of e^m / k² Σ e^-m
+    return (torch.logaddexp(rest, grown) - variance.log()).softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -240,8 +241,8 @@ class GaussianLabels:
         if self.event_dim and f.shape[-1] > 1:  # they depend on one another: no link sees that
             return self.likelihood.log_prob(self.noise.drawn(*unpacked(f)), y)
         p = self.states(f).clamp_min(torch.finfo(f.dtype).tiny).log()  # (…, b, variables, states)
-        y = y[..., None] if self.event_dim == 0 else y
-        return p.gather(-1, y.long()[..., None])[..., 0].sum(-1)[None]
+        y = (y[..., None] if self.event_dim == 0 else y).long().expand(p.shape[:-1])
+        return p.gather(-1, y[..., None])[..., 0].sum(-1)[None]
 
     def mean(self, f: Tensor) -> Tensor:
         """Mean probabilities by the link."""

@@ -175,7 +175,8 @@ class Predictive:
         """The central interval that holds `level` of the probability, for each output by itself."""
         if not 0 < level < 1:
             raise ValueError(f"interval level must lie between 0 and 1, got {level}; 0.9 means 90 %")
-        low, high = self._quantiles((0.5 - level / 2, 0.5 + level / 2))
+        high_level = min(0.5 + level / 2, math.nextafter(1.0, 0.0))
+        low, high = self._quantiles((0.5 - level / 2, high_level))
         return low, high
 
     def quantile(self, q: float) -> Tensor:

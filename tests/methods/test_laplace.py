@@ -312,6 +312,42 @@ def test_a_bias_apart_has_no_covariance_with_its_weights():
         bw.Kronecker(bias="with")  # type: ignore[arg-type]
 
 
+def test_without_a_bias_nothing_is_apart():
+    """A standardised column has the sum of squares of a column of ones."""
+    x = rows(N)
+    x = (x - x.mean(0)) / x.std(0, correction=0)
+    model, y = nn.Linear(x.shape[1], 1, bias=False).double(), x.sum(1)
+    with torch.no_grad():
+        model.weight.fill_(0.9)
+    joint, apart = (
+        fit(model, x, y, bw.Gaussian(), structure=bw.Kronecker(bias=b), precision=1.0)
+        for b in ("joint", "apart")
+    )
+    assert torch.equal(joint.function_covariance(x[:4]), apart.function_covariance(x[:4]))
+
+
+class Idle(nn.Module):
+    """A linear layer, and beside it two that nothing comes out of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.a, self.b = nn.Linear(3, 1), nn.Linear(3, 2), nn.Linear(2, 1)
+        for p in (*self.a.parameters(), *self.b.parameters()):
+            nn.init.zeros_(p)
+
+    def forward(self, x):
+        return self.used(x) + self.b(self.a(x).relu())
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_layers_of_zeros_that_nothing_reaches_do_not_spoil_the_evidence(shared: bool):
+    x, model = torch.randn(30, 3, generator=torch.Generator().manual_seed(0)).double(), Idle().double()
+    noise = torch.randn(30, 1, generator=torch.Generator().manual_seed(1)).double()
+    y = model.used(x).detach() + 0.1 * noise
+    found = fit(model, x, y, bw.Gaussian(), precision=bw.Evidence(shared=shared)).predict(x)
+    assert bool(found.std.isfinite().all()) and 0.05 < float(found.aleatoric[0]) < 0.2
+
+
 def test_evidence_may_be_shared_and_is_then_no_better():
     x = rows(N)
     y = classes(x)

@@ -31,6 +31,7 @@ class Categorical(LabelMixture):
             )
         if y.ndim == 0:
             raise ValueError(f"Categorical labels have shape (B,), got a single number for {outputs} outputs")
+        y = y if y.is_floating_point() else y.long()  # torch compares no uint16 and uint32
         labels = y.long()
         bad = (labels != y) | (labels < 0) | (labels >= outputs)
         if bool(bad.any()):

@@ -157,7 +157,7 @@ def known_inputs(problem: Problem, starts: int, view: LayerView, data: Data) -> 
     total, rows = torch.zeros((), dtype=torch.float64, device=device), 0
     k = max(1, data.n // (ENOUGH * view.inputs))
     for x, _ in data.ordered():
-        some = x.flatten(lead + 1)[..., ::k, :]  # (S, R, I) or (R, I)
+        some = x.flatten(lead + 1)[..., ::k, :].to(problem.network.dtype)  # (S, R, I) or (R, I)
         seen = view.rows(some, lead)
         total, rows = total + gram(seen).double(), rows + seen.shape[-2]
     mean = total / rows

@@ -179,12 +179,16 @@ def tuned(fit: Fit, base: Weights, prior: Evidence | Fixed) -> Tuned:
 
 
 def _moved(fit: Fit, gamma: Mapping[str, Tensor], shared: bool) -> dict[str, Tensor]:
-    """δ_l = γ_l / |w_l|², or the ratio of the sums."""
+    """δ_l = γ_l / |w_l|², or the ratio of the sums; weights that are all zero are told to stay so."""
     squares = fit.squares()
     if shared:
-        one = sum(gamma.values()) / sum(squares.values())
-        return {name: torch.as_tensor(one).clamp(SMALLEST, LARGEST) for name in gamma}
-    return {name: (gamma[name] / squares[name]).clamp(SMALLEST, LARGEST) for name in gamma}
+        one = _ratio(torch.as_tensor(sum(gamma.values())), torch.as_tensor(sum(squares.values())))
+        return dict.fromkeys(gamma, one)
+    return {name: _ratio(gamma[name], squares[name]) for name in gamma}
+
+
+def _ratio(gamma: Tensor, squares: Tensor) -> Tensor:
+    return torch.where(squares > 0, gamma / squares, LARGEST).clamp(SMALLEST, LARGEST)
 
 
 def noise_scale(fit: Fit, gamma: Mapping[str, Tensor]) -> Tensor:

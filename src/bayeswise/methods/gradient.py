@@ -282,7 +282,7 @@ def outputs(
     """
     if lead == 0:
         x = x.clone() if network.changes_input else x
-        return as_rows(network.run(params, buffers, x))
+        return as_rows(network.run(params, buffers, x), len(x))
     if not buffers:
         return replace(network, constants={}, vectorised=network.vectorises_all)(params, x, lead, x_lead)
     shared = lead > x_lead

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bayeswise.distributions import MatrixNormalInverseWishart
+from bayeswise.likelihoods import Gaussian
 from bayeswise.methods.protocol import Batch
 from bayeswise.networks import vectorises
 from bayeswise.problem import Problem, Units
@@ -26,13 +27,17 @@ def widened(problem: Problem, starts: int, example: Tensor | None = None) -> Pro
         return problem
     cache, key = problem.network.cache, ("widened", starts, problem.n, problem.members)
     if key not in cache:
-        network, units = problem.network, problem.units
+        network, units, likelihood = problem.network, problem.units, problem.likelihood
         if problem.members is None and network.vectorised and example is not None:
             own = vectorises(network, network.layer_parameters(), example, True)  # inputs have members now
             network = replace(network, vectorised=own)
         if problem.members is not None and units.shift.dim() > 1:  # each split has its own
             units = Units(*(t.repeat(starts, *[1] * (t.dim() - 1)) for t in (units.shift, units.scale)))
-        cache[key] = replace(problem, network=network, members=starts * (problem.members or 1), units=units)
+        noise = likelihood.noise if isinstance(likelihood, Gaussian) else None
+        if isinstance(noise, Tensor) and noise.dim() > 2:  # each split has its own
+            likelihood = likelihood.given(noise.repeat(starts, 1, 1))
+        own = starts * (problem.members or 1)
+        cache[key] = replace(problem, network=network, likelihood=likelihood, members=own, units=units)
     return cache[key]
 
 

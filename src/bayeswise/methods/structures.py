@@ -177,6 +177,8 @@ class Kronecker:
             sums[f"{view.name}/left"] = _zeros(network, *own, view.inputs, view.inputs)
             sums[f"{view.name}/right"] = _zeros(network, *own, view.outputs, view.outputs)
             sums[f"{view.name}/rows"] = _zeros(network)
+            if self.bias == "apart" and view.bias:
+                sums[f"{view.name}/apart"] = _zeros(network)  # says that the last input is the column of ones
         return sums
 
     def add_(self, sums: Params, batch: Columns) -> None:
@@ -205,7 +207,7 @@ class Kronecker:
                 layers[name] = DiagonalGaussian(squares, inner(precision[name], mean))
                 continue
             left, right, rows = (sums[f"{name}/{part}"] for part in ("left", "right", "rows"))
-            left = _apart(left, rows) if self.bias == "apart" else left
+            left = _apart(left) if f"{name}/apart" in sums else left
             layers[name] = KroneckerGaussian.of(left, right, rows, inner(precision[name], left))
         return LayerGaussians(means, {}, None, link, layers)
 
@@ -222,10 +224,8 @@ class Kronecker:
         return Numbers(factors + others.weights, step, factors + 2 * sizes.weights)
 
 
-def _apart(left: Tensor, rows: Tensor) -> Tensor:
-    """Without the products of inputs and the column of ones, where there is one: its square is R."""
-    if not bool(torch.isclose(left[..., -1, -1], rows.to(left)).all()):
-        return left
+def _apart(left: Tensor) -> Tensor:
+    """Without the products of inputs and the column of ones, the last one."""
     left = left.clone()
     left[..., -1, :-1] = 0
     left[..., :-1, -1] = 0

@@ -74,7 +74,7 @@ def _checked(out: Any, x: Tensor) -> Tensor:
             f"the model returned a {type(out).__name__}; it must return one tensor: wrap it in a module "
             "whose forward picks that"
         )
-    rows = as_rows(out)
+    rows = as_rows(out, len(x))
     if rows.shape[0] != x.shape[0]:
         raise ValueError(
             f"the model's output for x of shape {tuple(x.shape)} has shape {tuple(out.shape)}; "
@@ -163,7 +163,8 @@ def _output_layer(
         )
     for view, outputs in calls:
         z = outputs[0]
-        if len(outputs) > 1 or not torch.equal(view.output_rows(z, 0), as_rows(out)):
+        own = view.output_rows(z, 0)  # (B, O) where it is the module's output
+        if len(outputs) > 1 or not torch.equal(own, as_rows(out, len(own))):
             continue
         probe = torch.linspace(1, 2, out.numel(), dtype=out.dtype, device=out.device).reshape(out.shape)
         (moved,) = torch.autograd.grad((out * probe).sum(), [z], retain_graph=True)

@@ -47,14 +47,16 @@ def compute_dtype(x: Tensor, module: nn.Module) -> torch.dtype:
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def as_rows(out: Tensor, lead: int = 0) -> Tensor:
-    """A module's output as (…, B, O)."""
-    if out.dim() == lead + 1:
-        return out[..., None]
-    if out.dim() == lead + 2:
+def as_rows(out: Tensor, rows: int) -> Tensor:
+    """A module's output for so many rows as (B, O); one that squeezes drops the dimension of a single row."""
+    if rows == 1 and out.dim() < 2:
+        return out.reshape(1, -1)
+    if out.dim() == 1:
+        return out[:, None]
+    if out.dim() == 2:
         return out
     raise ValueError(
-        f"the model's output for a batch has shape {tuple(out.shape[lead:])}; (B,) or (B, O) is needed: "
+        f"the model's output for a batch has shape {tuple(out.shape)}; (B,) or (B, O) is needed: "
         "flatten it in the model's forward"
     )
 
@@ -146,7 +148,7 @@ class Network:
         """
         if lead == 0:
             x = x.clone() if self.changes_input else x
-            return as_rows(self._run(params, x))
+            return as_rows(self._run(params, x), len(x))
         step = 0 if x_lead == lead else None
 
         def inner(p: Params, rows: Tensor) -> Tensor:
@@ -224,11 +226,15 @@ def _slots(module: nn.Module) -> Slots | None:
 
 
 def choose_layers(module: nn.Module, select: Select) -> dict[str, LayerView]:
-    """All layers that a view knows and the user selected, by name."""
+    """All layers that a view knows and the user selected, by name; by default not those that are frozen.
+
+    Where every parameter is frozen, that says nothing: then it is all layers.
+    """
     modules = dict(module.named_modules())
     views = {name: view for name, m in modules.items() if (view := view_of(name, m)) is not None}
     if select is None:
-        return _untied(views, modules)
+        free = {n: v for n, v in views.items() if any(p.requires_grad for p in modules[n].parameters())}
+        return _untied(free or views, modules)
     if callable(select):
         return _untied({n: v for n, v in views.items() if select(n, modules[n])}, modules)
     wanted = [select] if isinstance(select, str) else list(select)

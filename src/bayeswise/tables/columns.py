@@ -206,7 +206,7 @@ def training_columns(frame: pd.DataFrame, rows: Array, imputes: bool) -> tuple[p
     """The columns that can be learnt from these rows of a file, and what is said of the others."""
     notes: list[str] = []
     training = frame.iloc[rows]
-    frame = _without(frame, [name for name in frame if training[name].isna().all()], "empty", notes)
+    frame = _without(frame, [name for name in frame if _is_empty(training[name])], "empty", notes)
     _check_kinds(frame)
     if not imputes:
         _check_complete(frame)
@@ -216,6 +216,11 @@ def training_columns(frame: pd.DataFrame, rows: Array, imputes: bool) -> tuple[p
     if frame.shape[1] == 0:
         raise TableError("no column is left to predict the target from; give more columns or drop fewer")
     return frame, notes
+
+
+def _is_empty(cells: pd.Series) -> bool:
+    """Whether no cell holds a text or a finite number."""
+    return bool(cells.isna().all() or (is_number(cells) and np.isnan(numbers(cells)).all()))
 
 
 def _check_complete(frame: pd.DataFrame) -> None:

@@ -98,7 +98,7 @@ def _delimiter(text: str) -> str:
     """The delimiter that splits the header into most names and most rows into as many cells."""
 
     def columns(delimiter: str) -> int:
-        rows = csv.reader(io.StringIO(text[:SAMPLE]), delimiter=delimiter)
+        rows = csv.reader(io.StringIO(text[:SAMPLE]), delimiter=delimiter, skipinitialspace=True)
         widths = [len(row) for row, _ in zip(rows, range(50), strict=False) if row]
         return widths[0] if widths and 2 * widths.count(widths[0]) >= len(widths) else 1
 
@@ -109,7 +109,8 @@ def _header(text: str, file: Path) -> tuple[str, list[str]]:
     """The delimiter and the names of the columns."""
     try:
         delimiter = _delimiter(text)
-        header = [name.strip() for name in next(csv.reader(io.StringIO(text), delimiter=delimiter))]
+        rows = csv.reader(io.StringIO(text), delimiter=delimiter, skipinitialspace=True)
+        header = [name.strip() for name in next(rows)]
     except csv.Error as error:
         raise TableError(f'"{file}" cannot be read as CSV ({error}); check its quotes') from None
     twice = [name for name, count in Counter(header).items() if name and count > 1]

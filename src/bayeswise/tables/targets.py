@@ -45,7 +45,16 @@ Target = NumberTarget | ClassTarget
 
 def labels(cells: pd.Series) -> pd.Series:
     """Cells as class labels; numbers in one spelling, so that 1 and 1.0 are the same class."""
-    return cells.map(lambda cell: f"{float(cell):.15g}") if is_number(cells) else cells.astype(str)
+    return cells.map(_spelled) if is_number(cells) else cells.astype(str)
+
+
+def _spelled(cell: str) -> str:
+    """A number with all its digits, in few where they say the same."""
+    try:
+        return str(int(cell))
+    except ValueError:
+        short = f"{float(cell):.15g}"
+        return short if float(short) == float(cell) else repr(float(cell))
 
 
 def unknown(cells: pd.Series, task: str) -> pd.Series:
