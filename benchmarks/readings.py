@@ -28,7 +28,7 @@ from bayeswise.bench.models import mlp
 from bayeswise.bench.settings import recipe
 from bayeswise.methods.protocol import Method
 
-SETS = ("spambase", "magic", "diabetes", "fashion_mnist")
+SETS = ("spambase", "magic", "diabetes", "mnist", "fashion_mnist")
 CHANGES = (
     "divided",
     "prior as printed",
@@ -36,25 +36,31 @@ CHANGES = (
     "and the noise floor as printed",
     "divided, the noise floor as printed",
     "prior as printed, one logit",
+    "divided, pixels from 0 to 1",
+    "divided, rows counted 0.1",
     "MC dropout",
+    "MC dropout, pixels from 0 to 1",
 )
 FLOOR = 0.01  # σ_u² / N_eff as printed
-STEPS = {"spambase": 4000, "magic": 4000, "diabetes": 3000, "fashion_mnist": 3000}
+STEPS = {"spambase": 4000, "magic": 4000, "diabetes": 3000, "mnist": 3000, "fashion_mnist": 3000}
 PART, MOST, DRAWS = 5, 10_000, 128
 
 
 def changed(dataset: Dataset, change: str, steps: int) -> Method[Any]:
     """The paper's settings with one reading of the first layer and of the noise floor."""
-    if change == "MC dropout":
+    if change.startswith("MC dropout"):
         return recipe(dataset, "mc_dropout", "paper", steps).method
     method = recipe(dataset, "bali", "paper", steps).method
     assert isinstance(method, bw.BALI) and isinstance(method.prior, bw.FanIn)
+    variance = method.prior.variance
     method = replace(method, first_prior=None, first_initial_scale=None)
+    if change.endswith("rows counted 0.1"):
+        method = replace(method, effective=0.1)
     if "noise floor" in change:
         method = replace(method, noise_floor=FLOOR, hidden_noise_floor=FLOOR)
     if change.startswith("divided"):
         return method
-    method = replace(method, first_prior=bw.Isotropic(method.prior.variance))
+    method = replace(method, first_prior=bw.Isotropic(variance))
     if change in ("prior as printed", "prior as printed, one logit"):
         return method
     return replace(method, first_initial_scale=(dataset.x[0].size + 1) ** 0.5)
@@ -64,7 +70,8 @@ def judged(options, name: str, change: str, steps: int) -> dict:
     """Train on most of the training rows, and look at the others."""
     dataset = load(name, options.data_dir)
     made, data = recipe(dataset, "bali", "paper"), rows(dataset, (0,))
-    x, y, held_x, held_y = parted(data.x[0], data.y[0])
+    inputs = from_0_to_1(data.x[0]) if "pixels" in change else data.x[0]
+    x, y, held_x, held_y = parted(inputs, data.y[0])
     one = change.endswith("one logit")
     sizes, likelihood = ((*made.sizes[:-1], 1), bw.Bernoulli()) if one else (made.sizes, made.likelihood)
     method, start = changed(dataset, change, steps), time.perf_counter()
@@ -89,6 +96,11 @@ def judged(options, name: str, change: str, steps: int) -> dict:
         "held": len(held_x),
         "seconds": round(seconds, 1),
     }
+
+
+def from_0_to_1(x: Tensor) -> Tensor:
+    """Pixels as shares of the brightest instead of standardised."""
+    return (x - x.min()) / (x.max() - x.min())
 
 
 def of_classes(p: Tensor) -> Tensor:

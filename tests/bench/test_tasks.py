@@ -1,6 +1,7 @@
 """Settings are the paper's, scores are the metrics' definitions, and every task runs with every method."""
 
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,7 +213,7 @@ def small(monkeypatch, tmp_path) -> Path:
     np.savez(tmp_path / "cls_spambase.npz", X=x, y=(x.sum(1) > 0).astype(np.uint8))
     monkeypatch.setattr(synthetic, "HIDDEN", (6, 6))
     monkeypatch.setattr(convergence, "LOOKS", 3)
-    for task in ("synthetic", "classification", "convergence", "ood"):
+    for task in ("synthetic", "classification", "convergence", "ood", "reparametrisation"):
         monkeypatch.setattr(f"bayeswise.bench.tasks.{task}.DRAWS", 5)
     return tmp_path
 
@@ -278,6 +279,7 @@ def test_a_network_that_was_looked_at_serves_a_task_that_does_not_look(method, s
     runner.run(replace(made, out=small / "alone", task="classification"), lambda _: None)
     runner.run(made, lambda _: None)
     looked = next((small / "out" / runner.TRAINED).iterdir())
+    (small / "out" / "convergence.jsonl").unlink()
     monkeypatch.setattr(METHODS[method], "step", lambda *_: pytest.fail("trained again"))
     runner.run(replace(made, task="classification"), lambda _: None)
     (line,), (alone,) = (results.read(small / o / "classification.jsonl") for o in ("out", "alone"))
@@ -290,5 +292,31 @@ def test_a_run_that_is_not_finished_serves_no_other_task(small: Path):
     runner.run(made, lambda _: None)
     (looked,) = (small / "out" / runner.TRAINED).iterdir()
     (looked / "step-000000006.safetensors").unlink()
+    (small / "out" / "convergence.jsonl").unlink()
     runner.run(replace(made, task="classification"), lambda _: None)
     assert len(list((small / "out" / runner.TRAINED).iterdir())) == 2
+
+
+@pytest.mark.parametrize("method", ["map", "bali"])
+def test_lines_of_a_curve_serve_the_tasks_that_ask_the_same(method, small: Path, monkeypatch):
+    out, words = small / "out", []
+    made = Request("convergence", method, out, small, ("spambase",), "default", 2, 6, progress=False)
+    runner.run(replace(made, out=small / "alone", task="classification"), lambda _: None)
+    runner.run(made, lambda _: None)
+    shutil.rmtree(out / runner.TRAINED)
+    forward = METHODS[method].step
+    monkeypatch.setattr(METHODS[method], "step", lambda *_: pytest.fail("trained again"))
+    runner.run(replace(made, task="classification"), words.append)
+    assert len(words) == 2 and all(word.endswith("convergence.jsonl") for word in words)
+    lines, alone = (results.read(o / "classification.jsonl") for o in (out, small / "alone"))
+    for line, own in zip(lines, alone, strict=True):
+        assert line | {"seconds": 0} == own | {"seconds": 0, "date": line["date"]}
+    with pytest.raises(pytest.fail.Exception, match="trained again"):
+        runner.run(replace(made, task="classification", steps=7), lambda _: None)
+    monkeypatch.setattr(METHODS[method], "step", forward)
+    runner.run(replace(made, task="reparametrisation"), words.append)
+    curves = results.read(out / "convergence.jsonl")
+    forms = results.read(out / "reparametrisation.jsonl")
+    same = [f for f in forms if f["configuration"] == curves[0]["configuration"]]
+    assert [f["curve"] for f in same] == [c["curve"] for c in curves]
+    assert sum(word.endswith("convergence.jsonl") for word in words) == 4

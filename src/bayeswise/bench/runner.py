@@ -1,7 +1,12 @@
-"""Runs a task: every run once, where it stopped if it was killed, its lines appended when it is done."""
+"""Runs a task: every run once, where it stopped if it was killed, its lines appended when it is done.
+
+A run is not trained where its lines are in the file, where `convergence` has asked the same networks the
+same, or where another task has left the trained networks.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +20,8 @@ from bayeswise.methods.protocol import is_open
 from bayeswise.plain import finite
 from bayeswise.saving import newest_checkpoint
 
+CURVES = "convergence"  # its lines hold the figures of these tasks, too
+IN_CURVES = ("classification", "reparametrisation")
 TRAINED = ".trained"  # checkpoints, beside the results: of killed runs, and for tasks that share a network
 Say = Callable[[str], None]
 
@@ -36,10 +43,33 @@ def _lines(task: Task, job: Job, file: Path, progress: bool, say: Say) -> list[r
     if set(done) >= set(job.splits):
         say(f"{name}, {where}: already in {file}")
         return [done[split] for split in job.splits]
+    lines = _of_curves(task, job, file.parent)
+    if lines:
+        say(f"{name}, {where}: from {results.file_of(file.parent, CURVES)}")
+        results.append(file, lines)
+        return lines
     say(f"{name}, {where}: {job.steps or 'as many'} steps" + ("" if job.steps else " as the method chooses"))
     lines = _carried_out(task, job, file.parent / TRAINED, progress)
     results.append(file, lines)
     return lines
+
+
+def _of_curves(task: Task, job: Job, folder: Path) -> list[results.Line]:
+    """The lines of a finished `convergence` run of the same networks as this job's, unless one is missing."""
+    if job.task not in IN_CURVES:
+        return []
+    same = {
+        key: value
+        for key, value in json.loads(json.dumps(job.about)).items()
+        if key not in ("task", "settings")
+    }
+    stored = [line for line in results.read(results.file_of(folder, CURVES)) if same.items() <= line.items()]
+    found = {line["split"]: line for line in stored if line["n_splits"] == len(job.splits)}
+    if not set(found) >= set(job.splits):
+        return []
+    own = {"task": job.task, "settings": job.settings, "run": job.run}
+    unasked = set() if task.watch(job).at else {"curve"}
+    return [{k: v for k, v in found[split].items() if k not in unasked} | own for split in job.splits]
 
 
 def _carried_out(task: Task, job: Job, folder: Path, progress: bool) -> list[results.Line]:
