@@ -254,9 +254,19 @@ def test_bali_is_judged_against_mc_dropout():
     lines = both("mnist", (0.981, 0.01), (0.984, 0.02)) + both("magic", (0.85, 0.03), (0.86, 0.01))
     text = " ".join(findings.classification(runs(lines)))
     assert text == (
-        "BALI's accuracy is within 0.5 points of MC dropout's on 1 of 2 data sets. "
-        "BALI has the lower ECE on 1 of 2 data sets."
+        "BALI, paper: accuracy within 0.5 points of MC dropout's on 1 of 2 data sets. "
+        "BALI, paper: lower ECE than MC dropout's on 1 of 2 data sets."
     )
+    other = {"task": "classification", "settings": "reproduction"}
+    lines.append(
+        line("magic", 0, {"acc": 0.857, "ece": 0.008}, **other)
+    )  # MNIST as with the paper's settings
+    texts = list(findings.classification(runs(lines)))
+    name = "BALI, reproduction (where it was run, else BALI, paper)"
+    assert texts[2:] == [
+        f"{name}: accuracy within 0.5 points of MC dropout's on 2 of 2 data sets.",
+        f"{name}: lower ECE than MC dropout's on 2 of 2 data sets.",
+    ]
 
 
 def test_the_better_score_of_foreign_rows_is_named():

@@ -15,6 +15,7 @@ from bayeswise.saving.files import canonical
 
 PAPER = "paper"
 BALI, DROPOUT, MAP, BBB = (("bali", PAPER), ("mc_dropout", PAPER), ("map", PAPER), ("bbb", PAPER))
+REPRODUCTION = ("bali", "reproduction")  # as BALI but for images, in classification
 KL = tuple(("bbb", f"kl={weight}") for weight in ("1", "0.1", "0.001"))
 IMAGES = ("mnist", "fashion_mnist")
 # What the paper shows: task ↦ data sets (none where any will do) and methods with their settings.
@@ -152,7 +153,13 @@ def _beside(ours: Mapping[str, float | None], column: str) -> list[tuple[float, 
 
 def classification(found: Sequence[Run]) -> Iterator[str]:
     """BALI against MC dropout: accuracy within half a point, and the lower calibration error."""
-    pairs = _pairs(found, BALI, DROPOUT)
+    yield from _against_dropout(label(BALI), _pairs(found, (BALI,)))
+    if any(run.key == REPRODUCTION for run in found):
+        name = f"{label(REPRODUCTION)} (where it was run, else {label(BALI)})"
+        yield from _against_dropout(name, _pairs(found, (REPRODUCTION, BALI)))
+
+
+def _against_dropout(name: str, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Iterator[str]:
     accuracy = [(a["acc"], b["acc"]) for a, b in pairs if "acc" in a and "acc" in b]
     error = [(a["ece"], b["ece"]) for a, b in pairs if "ece" in a and "ece" in b]
     if accuracy:
@@ -160,18 +167,20 @@ def classification(found: Sequence[Run]) -> Iterator[str]:
         above = sum(mine - theirs > 0.005 for mine, theirs in accuracy)
         note = f" and higher by more on {above}" if above else ""
         places = f"{good} of {len(accuracy)} data sets{note}"
-        yield f"BALI's accuracy is within 0.5 points of MC dropout's on {places}."
+        yield f"{name}: accuracy within 0.5 points of MC dropout's on {places}."
     if error:
         good = sum(mine < theirs for mine, theirs in error)
-        yield f"BALI has the lower ECE on {good} of {len(error)} data sets."
+        yield f"{name}: lower ECE than MC dropout's on {good} of {len(error)} data sets."
 
 
-def _pairs(found: Sequence[Run], *keys: tuple[str, str]) -> list[tuple[dict[str, Any], ...]]:
-    """Summaries of the places where all these methods were run."""
+def _pairs(
+    found: Sequence[Run], ours: Sequence[tuple[str, str]]
+) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """The summaries of the first of ours that was run at a place and of MC dropout, where both were."""
     by_place = {(run.place, run.key): run.summary for run in found}
-    places = dict.fromkeys(run.place for run in found)
-    rows = [[by_place.get((place, key)) for key in keys] for place in places]
-    return [tuple(s for s in row if s is not None) for row in rows if None not in row]
+    places = [run.place for run in found if run.key == DROPOUT]
+    mine = {place: [by_place[place, key] for key in ours if (place, key) in by_place] for place in places}
+    return [(mine[place][0], by_place[place, DROPOUT]) for place in places if mine[place]]
 
 
 SCORES = {"auroc_entropy": "entropy", "auroc_mutual_information": "mutual information"}
