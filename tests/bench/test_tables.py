@@ -17,6 +17,7 @@ from bayeswise.bench.summary import counting, summaries
 from bayeswise.bench.tables import Score, runs, verdicts
 from bayeswise.identity import configuration
 from bayeswise.methods import fresh
+from bayeswise.saving.files import canonical
 from tests.bench.lines import line, splits
 
 SRC = Path(__file__).parents[2] / "src"
@@ -114,6 +115,10 @@ def test_what_to_know_before_rows_are_compared():
     )
     given = [each | {"configuration": now | {"steps": 5, "step_size": 0.123}} for each in both]
     assert list(findings.reservations(runs(given))) == []
+    laplace = json.loads(canonical(configuration(fresh("laplace"))))
+    laplace["first"]["steps"] = 5
+    short = line(settings="default", method="laplace", configuration=laplace)
+    assert list(findings.reservations(runs([short]))) == []
     assert list(findings.reservations(runs([*given, line(method="map")]))) == [
         "Not all rows of Yacht are means over the same splits or seeds: they compare loosely."
     ]
@@ -257,15 +262,14 @@ def test_bali_is_judged_against_mc_dropout():
         "BALI, paper: accuracy within 0.5 points of MC dropout's on 1 of 2 data sets. "
         "BALI, paper: lower ECE than MC dropout's on 1 of 2 data sets."
     )
-    other = {"task": "classification", "settings": "reproduction"}
-    lines.append(
-        line("magic", 0, {"acc": 0.857, "ece": 0.008}, **other)
-    )  # MNIST as with the paper's settings
+    other = {"task": "classification", "settings": "reproduction", "steps": 300}
+    lines.append(line("magic", 0, {"acc": 0.857, "ece": 0.008}, **other))  # MNIST with the paper's settings
     texts = list(findings.classification(runs(lines)))
     name = "BALI, reproduction (where it was run, else BALI, paper)"
     assert texts[2:] == [
         f"{name}: accuracy within 0.5 points of MC dropout's on 2 of 2 data sets.",
         f"{name}: lower ECE than MC dropout's on 2 of 2 data sets.",
+        "On Telescope the two trained for different numbers of steps.",
     ]
 
 

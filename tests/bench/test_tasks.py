@@ -19,6 +19,7 @@ from bayeswise.bench.tasks import TASKS, convergence, ood, synthetic
 from bayeswise.bench.watch import Watch, spread
 from bayeswise.methods import METHODS
 from bayeswise.predictive import KeptDraws, Predictive
+from bayeswise.saving import newest_checkpoint
 
 S, K, B, C = 11, 3, 7, 4
 
@@ -101,9 +102,11 @@ def test_regression_scores_are_their_definitions():
         total = v + f[:, k].var(0, correction=0)
         normal = torch.distributions.Normal(mean, total.sqrt())
         assert found[k]["ll_gaussian"] == pytest.approx(float(normal.log_prob(y[k]).mean()), rel=1e-10)
-        draws = f[:, k] + v.sqrt() * torch.randn(2000, S, B, 1, generator=rng, dtype=torch.float64)
-        crps = bw.metrics.crps_sample(draws.flatten(0, 1), y[k]).mean()
-        assert found[k]["crps"] == pytest.approx(float(crps), abs=0.02)
+        crps = bw.metrics.crps_mixture(f[:, k], v.sqrt().expand_as(f[:, k]), y[k]).mean()
+        assert found[k]["crps"] == pytest.approx(float(crps), rel=1e-12)
+        low, high = predictive(f[:, k], bw.Gaussian(float(v))).interval(0.9)
+        inside = ((low <= y[k]) & (y[k] <= high)).double().mean()
+        assert found[k]["coverage_90"] == float(inside)
 
 
 @pytest.mark.parametrize("noise", [0.25, torch.tensor([[0.25]], dtype=torch.float64)])
@@ -141,6 +144,28 @@ def test_classification_scores():
     assert scores.classification(three, three.amax(1).log(), torch.tensor([0, 1, 2, 0]))["auc"] == 1.0
 
 
+def test_calibration_has_fifteen_bins_of_the_top_probability():
+    top = torch.tensor([0.96, 0.94, 0.92, 0.70, 0.69, 0.55], dtype=torch.float64)
+    labels = torch.tensor([0, 0, 1, 0, 1, 1])
+    found = scores.classification(torch.stack([top, 1 - top], 1), top.log(), labels)
+    bins = [
+        (0.96 + 0.94 - 2),
+        (0.92 - 0),
+        (0.70 + 0.69 - 1),
+        (0.55 - 0),
+    ]  # from 14/15, 13/15, 10/15 and 8/15 on
+    assert found["ece"] == pytest.approx(sum(map(abs, bins)) / 6, rel=1e-12)
+
+
+def test_rows_whose_probability_rounds_to_one_are_still_ranked():
+    logits = torch.tensor([[0.0, 30.0], [0.0, 40.0], [0.0, 50.0], [0.0, 20.0]])
+    p, labels = logits.softmax(1), torch.tensor([0, 1, 1, 0])
+    assert (p[:3, 1] == 1).all()
+    assert scores.classification(p, p[:, 0].log(), labels)["auc"] == 1.0
+    three = torch.cat([p, torch.zeros(4, 1)], 1)
+    assert scores.classification(three, p[:, 0].log(), labels)["auc"] == 1.0
+
+
 def test_foreign_rows_are_told_apart_by_doubt():
     sure = torch.zeros(S, B, C)
     sure[..., 0] = 9.0
@@ -173,6 +198,21 @@ def test_the_area_under_the_operating_curve_is_the_auroc(rng):
         )
         at95 = float(foreign[round(0.95 * (scores.SHARES - 1))])
         assert at95 == pytest.approx(found[f"fpr95_{name}"], abs=1e-12)
+
+
+def test_rows_of_the_same_doubt_are_taken_together():
+    """One network, which has no mutual information, and no doubt at all about some rows."""
+    known = torch.tensor([0.0, 0.0, 0.0, 1.0, 3.0, 8.0, 8.0])
+    pair = [
+        predictive(torch.stack([200 - 199.9 * h / 9, 0 * h], -1)[None], bw.Categorical())
+        for h in (known, torch.tensor([0.0, 0.0, 2.0, 8.5, 8.9]))
+    ]
+    found, curve = scores.separation(*pair), scores.operating(*pair)
+    shares = np.asarray(curve["known"])
+    assert found["auroc_mutual_information"] == 0.5
+    np.testing.assert_allclose(curve["mutual_information"], shares, atol=1e-12)  # the diagonal
+    area = float(np.trapezoid(1 - np.asarray(curve["entropy"]), shares))
+    assert area == pytest.approx(found["auroc_entropy"], abs=0.01) and 0.6 < area < 0.8
 
 
 def test_foreign_images_are_scaled_by_the_known_ones():
@@ -290,12 +330,23 @@ def test_a_network_that_was_looked_at_serves_a_task_that_does_not_look(method, s
     assert list((small / "out" / runner.TRAINED).iterdir()) == [looked]
 
 
-def test_a_run_that_is_not_finished_serves_no_other_task(small: Path):
+def test_a_run_that_is_not_finished_serves_no_other_task(small: Path, monkeypatch):
     made = Request("convergence", "map", small / "out", small, ("mnist",), "default", 1, 6, progress=False)
-    runner.run(made, lambda _: None)
+    step, left = METHODS["map"].step, iter(range(4))
+
+    def killed(*given):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        return step(*given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("bayeswise.bench.jobs.CHECKPOINT_SECONDS", 0.0)
+        patched.setattr(METHODS["map"], "step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(made, lambda _: None)
     (looked,) = (small / "out" / runner.TRAINED).iterdir()
-    (looked / "step-000000006.safetensors").unlink()
-    (small / "out" / "convergence.jsonl").unlink()
+    saved = newest_checkpoint(looked)
+    assert saved is not None and 0 < saved[0]["step"] < 6
     runner.run(replace(made, task="classification"), lambda _: None)
     assert len(list((small / "out" / runner.TRAINED).iterdir())) == 2
 
@@ -323,3 +374,33 @@ def test_lines_of_a_curve_serve_the_tasks_that_ask_the_same(method, small: Path,
     same = [f for f in forms if f["configuration"] == curves[0]["configuration"]]
     assert [f["curve"] for f in same] == [c["curve"] for c in curves]
     assert sum(word.endswith("convergence.jsonl") for word in words) == 4
+
+
+def test_a_curve_of_one_seed_serves_no_other(small: Path, monkeypatch):
+    out, words = small / "out", []
+    made = Request("convergence", "map", out, small, ("mnist",), "default", 1, 6, progress=False)
+    runner.run(made, lambda _: None)
+    shutil.rmtree(out / runner.TRAINED)
+    runner.run(replace(made, task="classification", splits=2), words.append)
+    assert [word.endswith("convergence.jsonl") for word in words] == [True, False]
+    first, second = results.read(out / "classification.jsonl")
+    assert (first["seed"], second["seed"]) == (0, 1) and first["metrics"] != second["metrics"]
+
+
+def test_other_foreign_images_are_another_run_of_the_same_networks(small: Path):
+    made = Request("ood", "map", small / "out", small, ("mnist",), "default", 1, 6, progress=False)
+    (job,) = TASKS["ood"].jobs(made)
+    with np.load(small / "fashion_mnist.npz") as found:
+        np.savez(small / "fashion_mnist.npz", **{**found, "x_test": 255 - found["x_test"]})
+    (other,) = TASKS["ood"].jobs(made)
+    assert job.run != other.run and job.training(Watch()) == other.training(Watch())
+
+
+def test_foreign_rows_of_another_kind_are_refused(small: Path):
+    made = Request("ood", "map", small / "out", small, ("mnist",), "default", 1, 6, progress=False)
+    with np.load(small / "fashion_mnist.npz") as found:
+        np.savez(
+            small / "fashion_mnist.npz", **{**found, **{k: found[k] / 255 for k in ("x_train", "x_test")}}
+        )
+    with pytest.raises(ValueError, match="but they have 16 columns of uint8 and 16 columns of float64"):
+        list(TASKS["ood"].jobs(made))

@@ -77,7 +77,12 @@ def _is_outdated(run: Run) -> bool:
         return False
     now = json.loads(canonical(configuration(fresh(name))))
     own = [line.get("configuration") or {} for line in run.lines]
-    return any(one != now and one.get("steps") == now.get("steps") for one in own)
+    return any(one != now and _steps(one) == _steps(now) for one in own)
+
+
+def _steps(own: Mapping[str, Any]) -> Any:
+    """How long a method trains, or the one that trains before it."""
+    return own.get("steps") or (own.get("first") or {}).get("steps")
 
 
 def _chose_steps(run: Run) -> bool:
@@ -159,9 +164,8 @@ def classification(found: Sequence[Run]) -> Iterator[str]:
         yield from _against_dropout(name, _pairs(found, (REPRODUCTION, BALI)))
 
 
-def _against_dropout(name: str, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> Iterator[str]:
-    accuracy = [(a["acc"], b["acc"]) for a, b in pairs if "acc" in a and "acc" in b]
-    error = [(a["ece"], b["ece"]) for a, b in pairs if "ece" in a and "ece" in b]
+def _against_dropout(name: str, pairs: Sequence[tuple[Run, Run]]) -> Iterator[str]:
+    accuracy, error = _both(pairs, "acc"), _both(pairs, "ece")
     if accuracy:
         good = sum(abs(mine - theirs) <= 0.005 for mine, theirs in accuracy)
         above = sum(mine - theirs > 0.005 for mine, theirs in accuracy)
@@ -171,16 +175,22 @@ def _against_dropout(name: str, pairs: Sequence[tuple[dict[str, Any], dict[str, 
     if error:
         good = sum(mine < theirs for mine, theirs in error)
         yield f"{name}: lower ECE than MC dropout's on {good} of {len(error)} data sets."
+    uneven = [a.place for a, b in pairs if a.lines[0].get("steps") != b.lines[0].get("steps")]
+    if uneven:
+        yield f"On {', '.join(uneven)} the two trained for different numbers of steps."
 
 
-def _pairs(
-    found: Sequence[Run], ours: Sequence[tuple[str, str]]
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
-    """The summaries of the first of ours that was run at a place and of MC dropout, where both were."""
-    by_place = {(run.place, run.key): run.summary for run in found}
-    places = [run.place for run in found if run.key == DROPOUT]
-    mine = {place: [by_place[place, key] for key in ours if (place, key) in by_place] for place in places}
-    return [(mine[place][0], by_place[place, DROPOUT]) for place in places if mine[place]]
+def _both(pairs: Sequence[tuple[Run, Run]], name: str) -> list[tuple[float, float]]:
+    """A score of the pairs that have it."""
+    scores = [(a.summary.get(name), b.summary.get(name)) for a, b in pairs]
+    return [(mine, theirs) for mine, theirs in scores if mine is not None and theirs is not None]
+
+
+def _pairs(found: Sequence[Run], ours: Sequence[tuple[str, str]]) -> list[tuple[Run, Run]]:
+    """The first of ours that was run at a place, and MC dropout, for all places with both."""
+    runs = {(run.place, run.key): run for run in found}
+    mine = {place: [runs[place, key] for key in ours if (place, key) in runs] for place, _ in runs}
+    return [(mine[run.place][0], run) for run in found if run.key == DROPOUT and mine[run.place]]
 
 
 SCORES = {"auroc_entropy": "entropy", "auroc_mutual_information": "mutual information"}

@@ -61,6 +61,7 @@ class Job:
     data: str  # SHA-256 of the file
     batched: bool
     other: str | None = None  # a data set to compare with
+    other_data: str = ""  # SHA-256 of its file
     extra: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -71,7 +72,7 @@ class Job:
     @property
     def about(self) -> dict[str, Any]:
         """What two runs with the same result have in common."""
-        other = {} if self.other is None else {"other": self.other}
+        other = {} if self.other is None else {"other": self.other, "other_data": self.other_data}
         noise = getattr(self.recipe.likelihood, "noise", None)
         return {
             "task": self.task,
@@ -102,7 +103,7 @@ class Job:
         own = {
             key: value
             for key, value in self.about.items()
-            if key not in ("task", "other", "settings", "draws")
+            if key not in ("task", "other", "other_data", "settings", "draws")
         }
         looks = f"-{json_digest(sorted(watch.at))[:8]}" if watch.at else ""
         return json_digest(own | {"splits": self.splits})[:16] + looks

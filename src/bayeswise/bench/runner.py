@@ -64,7 +64,7 @@ def _of_curves(task: Task, job: Job, folder: Path) -> list[results.Line]:
         if key not in ("task", "settings")
     }
     stored = [line for line in results.read(results.file_of(folder, CURVES)) if same.items() <= line.items()]
-    found = {line["split"]: line for line in stored if line["n_splits"] == len(job.splits)}
+    found = {line["split"]: line for line in stored}
     if not set(found) >= set(job.splits):
         return []
     own = {"task": job.task, "settings": job.settings, "run": job.run}

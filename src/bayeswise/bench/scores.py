@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor, cat, ones, zeros
 
@@ -11,7 +12,7 @@ from bayeswise.predictive import Predictive
 
 Metrics = dict[str, float]
 SHARES = 101  # points of an ROC curve
-ROUNDING = 1e-9  # a smaller entropy is one of rounding: a single network has no mutual information
+ROUNDING = 1e-9  # a smaller mutual information is one of rounding: a single network has none
 
 
 def regression(prediction: Predictive, y: Tensor) -> list[Metrics]:
@@ -62,10 +63,15 @@ def classification(probs: Tensor, log_prob: Tensor, labels: Tensor) -> Metrics:
 
 def _auc(probs: Tensor, labels: Tensor) -> float:
     """Of the second class where there are two; otherwise the mean over classes, each against the rest."""
-    if probs.shape[-1] == 2:
-        return float(metrics.auroc(probs[:, 1], labels == 1))
-    classes = [c for c in range(probs.shape[-1]) if bool((labels == c).any())]
-    return sum(float(metrics.auroc(probs[:, c], labels == c)) for c in classes) / len(classes)
+    classes = range(probs.shape[-1]) if probs.shape[-1] > 2 else (1,)
+    seen = [c for c in classes if bool((labels == c).any())]
+    return sum(float(metrics.auroc(_log_odds(probs, c), labels == c)) for c in seen) / len(seen)
+
+
+def _log_odds(probs: Tensor, c: int) -> Tensor:
+    """log p_c / (1 - p_c) (B,): probabilities that round to 1 are told apart by what the others have."""
+    others = cat([probs[:, :c], probs[:, c + 1 :]], 1).double().sum(1)
+    return probs[:, c].double().log() - others.log()
 
 
 def separation(inside: Predictive, outside: Predictive) -> Metrics:
@@ -83,21 +89,28 @@ def separation(inside: Predictive, outside: Predictive) -> Metrics:
 
 def operating(inside: Predictive, outside: Predictive) -> dict[str, list[float]]:
     """The ROC curve: shares of `known` rows taken for known, and of the foreign ones then, by each score."""
-    shares = torch.linspace(0, 1, SHARES, dtype=torch.float64)
-    found = {"known": shares.tolist()}
-    for name, (a, b) in _doubts(inside, outside).items():
-        bound = a.double().quantile(shares, interpolation="lower")  # a row with this doubt is still taken
-        found[name] = (b.double() <= bound[:, None]).double().mean(1).tolist()
-    return found
+    shares = np.linspace(0, 1, SHARES)
+    curves = {name: np.interp(shares, *_taken(*pair)) for name, pair in _doubts(inside, outside).items()}
+    return {"known": shares.tolist()} | {name: foreign.tolist() for name, foreign in curves.items()}
+
+
+def _taken(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """The shares of a and of b that are at most as doubtful as each value; equal ones are taken together."""
+    levels = cat([a, b]).unique()
+    known, foreign = (
+        torch.searchsorted(s.sort().values, levels, right=True).double() / len(s) for s in (a, b)
+    )
+    return cat([zeros(1), known]), cat([zeros(1), foreign])
 
 
 def _doubts(inside: Predictive, outside: Predictive) -> dict[str, tuple[Tensor, Tensor]]:
-    """Entropy and mutual information of known and of foreign rows, those of rounding 0."""
+    """Entropy and mutual information of known and of foreign rows."""
 
-    def plain(doubt: Tensor) -> Tensor:
+    def shared(prediction: Predictive) -> Tensor:
+        doubt = prediction.mutual_information()
         return torch.where(doubt > ROUNDING, doubt, 0.0)
 
     return {
-        "entropy": (plain(inside.entropy()), plain(outside.entropy())),
-        "mutual_information": (plain(inside.mutual_information()), plain(outside.mutual_information())),
+        "entropy": (inside.entropy(), outside.entropy()),
+        "mutual_information": (shared(inside), shared(outside)),
     }

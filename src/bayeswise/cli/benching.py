@@ -130,7 +130,10 @@ def _show(found: list[dict[str, Any]]) -> None:
     show_table(found[0]["task"], columns, rows, left=5)
 
 
-def _cell(mean: float, error: float | None) -> str:
+def _cell(mean: float | None, error: float | None) -> str:
+    """A dash for a score that was no number in some line."""
+    if mean is None:
+        return "–"
     return f"{mean:.4g}" if error is None else f"{mean:.4g} ± {error:.2g}"
 
 

@@ -35,7 +35,8 @@ class OutOfDistribution:
             foreign = load(PAIRS[dataset.name], request.data_dir)
             outside = seen_by(dataset, foreign)
             for job in jobs_of(request, dataset, request.splits or SEEDS, DRAWS):
-                yield replace(job, other=foreign.name, extra={"outside": outside})
+                extra = {"outside": outside}
+                yield replace(job, other=foreign.name, other_data=foreign.digest, extra=extra)
 
     def watch(self, job: Job) -> Watch:
         """Only the time."""
@@ -46,7 +47,8 @@ class OutOfDistribution:
         inside = posterior.predict(job.x_test, n=job.draws)
         outside = posterior.predict(job.extra["outside"], n=job.draws)
         edges = np.linspace(0, np.log(job.recipe.sizes[-1]), BINS + 1)
-        counts = [np.histogram(p.entropy().numpy(), edges)[0].tolist() for p in (inside, outside)]
+        entropies = [p.entropy().double().numpy().clip(0, edges[-1]) for p in (inside, outside)]
+        counts = [np.histogram(entropy, edges)[0].tolist() for entropy in entropies]
         histogram = {"edges": edges.round(4).tolist(), "inside": counts[0], "outside": counts[1]}
         roc = {
             name: [round(v, 4) for v in shares] for name, shares in scores.operating(inside, outside).items()
@@ -56,6 +58,9 @@ class OutOfDistribution:
 
 def seen_by(dataset: Dataset, foreign: Dataset) -> Tensor:
     """The test rows of a foreign data set, scaled by the training rows of this one."""
+    if (own := (dataset.x.shape[1], dataset.x.dtype)) != (other := (foreign.x.shape[1], foreign.x.dtype)):
+        words = " and ".join(f"{width} columns of {kind}" for width, kind in (own, other))
+        raise ValueError(f"task ood compares {dataset.name} with {foreign.name}, but they have {words}")
     both = replace(
         dataset,
         x=np.concatenate([dataset.x, foreign.x]),
