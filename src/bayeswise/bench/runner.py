@@ -84,9 +84,11 @@ def _carried_out(task: Task, job: Job, folder: Path, progress: bool) -> list[res
 def _place(folder: Path, job: Job, watch: Watch) -> Path:
     """Where the run is kept; the networks of a finished run with looks serve a task that takes none."""
     own = folder / job.training(watch)
-    if watch.at or own.exists() or not job.steps:
+    if watch.at or not job.steps:
         return own
-    return next((other for other in sorted(folder.glob(f"{own.name}-*")) if _is_done(other, job)), own)
+    return next(
+        (place for place in (own, *sorted(folder.glob(f"{own.name}-*"))) if _is_done(place, job)), own
+    )
 
 
 def _is_done(folder: Path, job: Job) -> bool:
