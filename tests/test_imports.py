@@ -15,7 +15,7 @@ PACKAGE = SRC / "bayeswise"
 # From the bottom up: a part imports only from the rows above its own, and from its neighbours
 # where those are not to stay apart. A new module or folder of the package needs a place here.
 LAYERS = (
-    "arrays linalg",
+    "arrays plain linalg",
     "distributions networks",
     "problem likelihoods priors predictive quantiles linearised weights posterior metrics saving storage "
     "randomness data cautions identity training tables methods.protocol",
