@@ -37,6 +37,8 @@ CHANGES = (
     "prior as printed, one logit",
     "divided, pixels from 0 to 1",
     "divided, rows counted 0.1",
+    "divided, rows counted as printed",
+    "divided, rows counted as printed, prior variance squared",
     "MC dropout",
     "MC dropout, pixels from 0 to 1",
 )
@@ -56,8 +58,12 @@ def changed(dataset: Dataset, change: str, steps: int, n: int) -> Method[Any]:
     assert isinstance(method, bw.BALI) and isinstance(method.prior, bw.FanIn)
     variance = method.prior.variance
     method = replace(method, first_prior=None, first_initial_scale=None)
-    if change.endswith("rows counted 0.1"):
-        method = replace(method, effective=0.1)
+    if "rows counted" in change:
+        printed = recipe(dataset, "bali", "printed", steps).method
+        assert isinstance(printed, bw.BALI)
+        method = replace(method, effective=0.1 if "counted 0.1" in change else printed.effective)
+    if "squared" in change:  # σ_r² of the tables as σ_r
+        method = replace(method, prior=bw.FanIn(variance**2))
     if "noise floor" in change:
         method = replace(method, noise_floor=FLOOR, hidden_noise_floor=FLOOR)
     if change.startswith("divided"):
