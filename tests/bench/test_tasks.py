@@ -59,7 +59,7 @@ def test_the_papers_settings_are_the_tables():
     bold = recipe(dataset("wine_red", rows=1600, columns=11), "bali", "reproduction").method
     assert bold == replace(wine.method, step_size=0.5)  # pyright: ignore
     digits = recipe(dataset("mnist", "classification", 100, 784, 10), "bali", "reproduction").method
-    assert digits == replace(mnist.method, effective=0.1)
+    assert digits == replace(mnist.method, effective=0.02, prior=bw.FanIn(100))
     assert recipe(dataset("spambase", "classification", 100, 57), "bali", "reproduction").method == spam
     floor = recipe(dataset("yacht"), "bali", "printed").method
     assert isinstance(floor, bw.BALI) and floor.noise_floor == 0.01
