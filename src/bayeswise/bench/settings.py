@@ -4,8 +4,8 @@
 noise floor 0.01², the first layer as printed for tables, N_eff = 0.2 N on MNIST and FashionMNIST.
 `printed` takes the printed floor in regression and the printed N_eff on images. `reproduction` is the
 paper's with one change, chosen on validation rows (docs/reproduction.md says why): step size 0.5 in
-regression; on images, with the printed N_eff, the tables' σ_r² read as σ_r. `default` is the method without arguments on the same network, `single` the same
-with one start where BALI would have several.
+regression; on images, with the printed N_eff, the tables' σ_r² read as σ_r. `default` is the method
+without arguments on the same network, `single` the same with one start where BALI would have several.
 """
 
 from __future__ import annotations
