@@ -230,6 +230,33 @@ def test_mistakes_take_one_line_and_leave_nothing(data_dir, tmp_path, words, mes
     assert message in err and not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("uci", "--dataset", "foo", "--dataset", "folds", "--splits", "3"), "folds has 2 splits"),
+        (
+            ("uci", "--dataset", "yacht", "--dataset", "foo", "--settings", "paper"),
+            "no settings for data set",
+        ),
+        (("synthetic", "--dataset", "sinc", "--dataset", "moons"), "no problem 'moons'; it knows sinc, "),
+        (("ood", "--dataset", "mnist", "--dataset", "bar"), "no foreign rows for 'bar'; it knows mnist, "),
+    ],
+)
+def test_what_cannot_work_is_said_before_anything_trains(data_dir, tmp_path, monkeypatch, words, message):
+    rng = np.random.default_rng(0)
+    fold = np.arange(20) % 2
+    np.savez(data_dir / "uci_folds.npz", X=rng.normal(size=(20, 2)), y=rng.normal(size=20), fold=fold)
+    np.savez(data_dir / "uci_yacht.npz", X=rng.normal(size=(20, 6)), y=rng.normal(size=20))
+    for name in ("mnist", "fashion_mnist"):
+        x = rng.integers(0, 255, (30, 4), dtype=np.uint8)
+        np.savez(data_dir / f"{name}.npz", X=x, y=np.arange(30) % 3, fold=np.arange(30) % 2)
+    monkeypatch.setattr(runner, "train", lambda *_: pytest.fail("it trained"))
+    given = () if "--settings" in words else ("--settings", "default")
+    code, out, err = bench("run", *words, *given, "--data-dir", str(data_dir), "--out", str(tmp_path / "out"))
+    assert code == 1 and out == "" and message in err and len(err.splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
 METHOD = '''
 from dataclasses import dataclass, replace
 

@@ -13,7 +13,7 @@ from bayeswise.bench import scores
 from bayeswise.bench.datasets import Dataset, load, rows
 from bayeswise.bench.jobs import Job, Request
 from bayeswise.bench.tasks.classification import DRAWS, SEEDS
-from bayeswise.bench.tasks.protocol import datasets_of, jobs_of
+from bayeswise.bench.tasks.protocol import check_known, datasets_of, jobs_of
 from bayeswise.bench.watch import Watch
 from bayeswise.posterior import Posterior
 
@@ -29,9 +29,9 @@ class OutOfDistribution:
 
     def jobs(self, request: Request) -> Iterator[Job]:
         """Three seeds of each direction."""
-        for dataset in datasets_of(request, self, "classification"):
-            if dataset.name not in PAIRS:
-                raise ValueError(f"task ood has no foreign rows for {dataset.name}; it knows {list(PAIRS)}")
+        found = list(datasets_of(request, self, "classification"))
+        check_known(request, (dataset.name for dataset in found), PAIRS, "foreign rows for")
+        for dataset in found:
             foreign = load(PAIRS[dataset.name], request.data_dir)
             outside = seen_by(dataset, foreign)
             for job in jobs_of(request, dataset, request.splits or SEEDS, DRAWS):

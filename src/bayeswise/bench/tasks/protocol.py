@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 from bayeswise.bench.datasets import Dataset, available, equal_groups, load, rows
@@ -49,9 +49,6 @@ def jobs_of(request: Request, dataset: Dataset, splits: int, draws: int) -> Iter
         for seed in range(request.seed, request.seed + splits):
             yield job_of(request, dataset, (0,), seed, draws, batched=False)
         return
-    if splits > len(dataset.train):
-        count = len(dataset.train)
-        raise ValueError(f"data set {dataset.name} has {count} splits; give --splits {count} at most")
     wanted = range(splits)
     made = recipe(dataset, request.method, request.settings, request.steps)
     if max(a * b for a, b in zip(made.sizes, made.sizes[1:], strict=False)) > WIDE:
@@ -97,4 +94,14 @@ def datasets_of(request: Request, task: Task, kind: str) -> Iterator[Dataset]:
             hint = f"; did you mean {' or '.join(others)}?" if others else ""
             about = f"data set {dataset.name} is for {dataset.kind}; task {request.task} needs {kind}"
             raise ValueError(about + hint)
+        if len(dataset.train) > 1 and (request.splits or 0) > (count := len(dataset.train)):
+            raise ValueError(f"data set {dataset.name} has {count} splits; give --splits {count} at most")
+        recipe(dataset, request.method, request.settings, request.steps)  # says what it does not know
     yield from found
+
+
+def check_known(request: Request, names: Iterable[str], known: Collection[str], what: str) -> None:
+    """Refuse what the task does not know, before anything trains."""
+    for name in names:
+        if name not in known:
+            raise ValueError(f"task {request.task} has no {what} {name!r}; it knows {', '.join(known)}")

@@ -11,6 +11,7 @@ from torch import Tensor
 from bayeswise import metrics
 from bayeswise.bench.jobs import Job, Request
 from bayeswise.bench.settings import Recipe, with_steps
+from bayeswise.bench.tasks.protocol import check_known
 from bayeswise.bench.watch import Watch
 from bayeswise.methods import METHODS, fresh
 from bayeswise.posterior import Posterior
@@ -33,9 +34,8 @@ class Synthetic:
 
     def jobs(self, request: Request) -> Iterator[Job]:
         """One run of each problem and seed; three for Bayes by Backprop."""
+        check_known(request, request.datasets, PROBLEMS, "problem")
         for name in request.datasets or self.datasets:
-            if name not in PROBLEMS:
-                raise ValueError(f"task synthetic has no problem {name!r}; there are {list(PROBLEMS)}")
             for seed in range(request.seed, request.seed + (request.splits or 1)):
                 yield from _jobs(request, name, seed)
 
