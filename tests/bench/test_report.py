@@ -50,7 +50,7 @@ def test_every_method_of_a_figure_has_its_own_look():
 
 def test_dots_stand_at_the_scores():
     found = runs(splits([0.6, 0.7, 0.5], [-0.9, -0.8, -0.7]))
-    left, right = figures.dots("yacht", found).figure.axes
+    left, right = _dots("yacht", found).figure.axes
     names = [text.get_text() for text in left.get_yticklabels()]
     assert names[0] == "paper: BALI" and names[-1] == "ours: BALI, paper" and len(names) == 7
     dots = {mark.get_ydata()[0]: mark.get_xdata()[0] for mark in left.lines if mark.get_marker() != "None"}
@@ -59,12 +59,26 @@ def test_dots_stand_at_the_scores():
     assert bars[6] == pytest.approx([-0.8 - 0.2 / 3**0.5, -0.8 + 0.2 / 3**0.5])
 
 
+def _dots(dataset: str, found) -> figures.Drawing:
+    drawing = figures.dots(dataset, found)
+    assert drawing is not None
+    return drawing
+
+
+def test_dots_of_a_data_set_of_ones_own_speak_of_nothing_that_is_not_there():
+    failed = {"rmse": 2.0, "ll": None}
+    drawing = _dots("foo", runs([line("foo", metrics=failed), line("foo", metrics=failed, method="map")]))
+    assert len(drawing.figure.axes) == 1 and "paper" not in drawing.caption + drawing.alt
+    assert "pale green" in _dots("yacht", runs(splits([0.6], [-0.9]))).caption
+    assert figures.dots("foo", runs([line("foo", metrics={"ll": None})])) is None
+
+
 def test_a_mean_far_outside_is_an_arrow_and_does_not_stretch_the_axis():
     lines = [
         *splits([0.6, 0.7, 0.5], [-0.9, -0.8, -0.7]),
         *splits([0.6] * 3, [-30.0, -40.0, -35.0], method="swag"),
     ]
-    _, right = figures.dots("yacht", runs(lines)).figure.axes
+    _, right = _dots("yacht", runs(lines)).figure.axes
     assert right.get_xlim()[0] > -5
     assert [mark.get_ydata()[0] for mark in right.lines if mark.get_marker() == "<"] == [7]
     assert [text.get_text() for text in right.texts] == ["−35.000 ± 2.887"]

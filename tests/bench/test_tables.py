@@ -48,7 +48,7 @@ def test_one_line_has_no_standard_error_and_no_line_no_summary():
 
 
 def test_the_last_line_of_a_split_wins():
-    old, new = splits([1.0, 2.0, 6.0], [0.0] * 3), splits([4.0], [0.0], run="b", seconds=10.0)
+    old, new = splits([1.0, 2.0, 6.0], [0.0] * 3), splits([4.0], [0.0], n_splits=3, run="b", seconds=10.0)
     (found,) = summaries(old + new)
     assert found["n_splits"] == 3 and found["rmse"] == 4.0  # of 4, 2 and 6
     assert [each["run"] for each in counting(old + new)] == ["b", "a", "a"]
@@ -61,6 +61,21 @@ def test_a_short_trial_does_not_enter_the_mean_of_the_whole_run(order: int):
     assert found["n_splits"] == 3 and found["rmse"] == 3.0
     (again,) = summaries([*trial, *splits([5.0], [0.0])])
     assert again["rmse"] == 5.0  # of equals the last
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_trial_of_few_splits_does_not_enter_the_run_of_all_of_them(order: int):
+    whole, trial = splits([1.0, 2.0, 6.0], [0.0] * 3), splits([99.0, 99.0], [0.0] * 2, run="b")
+    (found,) = summaries([*whole, *trial][::order])
+    assert found["n_splits"] == 3 and found["rmse"] == 3.0
+
+
+def test_seeds_of_few_splits_are_not_all_splits():
+    seeds = [each for seed in range(10) for each in splits([1.0, 2.0], [0.0] * 2, seed=seed)]
+    (run,) = runs(seeds)
+    assert run.count == "2 of 20, 20 with all seeds"
+    (whole,) = runs([each for seed in (0, 1) for each in splits([1.0] * 20, [0.0] * 20, seed=seed)])
+    assert whole.count == "20, 40 with all seeds" and whole.done == whole.planned
 
 
 def test_runs_that_chose_their_lengths_are_averaged_whatever_they_chose():
@@ -101,6 +116,9 @@ def test_a_metric_that_failed_in_some_line_has_no_mean():
     rows = [line(metrics={"rmse": 1.0, "ll": None}), line(split=1, metrics={"rmse": 3.0, "ll": 0.5})]
     (found,) = summaries(rows)
     assert (found["rmse"], found["ll"], found["ll_se"]) == (2.0, None, None)
+    (never,) = summaries([line(metrics={"rmse": 1.0, "ll": None, "crps": 0.4})])
+    assert [key for key in never if key.endswith("_se")] == ["rmse_se", "ll_se", "crps_se"]
+    assert never["ll"] is never["ll_se"] is None
 
 
 def test_what_to_know_before_rows_are_compared():

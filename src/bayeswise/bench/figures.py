@@ -81,10 +81,13 @@ class Dot:
     scores: tuple[Score | None, ...]
 
 
-def dots(dataset: str, found: Sequence[Run], names: tuple[str, ...] = ("rmse", "ll")) -> Drawing:
+def dots(dataset: str, found: Sequence[Run], wanted: tuple[str, ...] = ("rmse", "ll")) -> Drawing | None:
     """The scores of one data set, the paper's above ours, with two standard errors to either side."""
-    rows = [*_published_dots(dataset, names), *_our_dots(found, names)]
-    place = found[0].place
+    names = [name for name in wanted if any(run.score(name) for run in found)]
+    if not names:
+        return None
+    published, place = _published_dots(dataset, names), found[0].place
+    rows = [*published, *_our_dots(found, names)]
     with pen.style():
         axes = pen.new_axes(8.4, 1.25 + 0.27 * len(rows), columns=len(names))
         for number, (ax, name) in enumerate(zip(axes, names, strict=True)):
@@ -96,13 +99,15 @@ def dots(dataset: str, found: Sequence[Run], names: tuple[str, ...] = ("rmse", "
         axes[0].set_title(plain(place))
         for ax in axes[1:]:
             ax.tick_params(labelleft=False)
-    caption = (
-        f"{place}: dots are means, bars reach two standard errors to either side; the paper's methods are "
-        "grey, ours coloured, and an arrow is a mean far outside. "
+    caption = f"{place}: dots are means, bars reach two standard errors to either side; " + (
+        "the paper's methods are grey, ours coloured, and an arrow is a mean far outside. "
         "In the pale green region BALI counts as reproduced."
+        if published
+        else "an arrow is a mean far outside."
     )
     scores = " and ".join(metric(name).label for name in names)
-    alt = f"{scores} of {len(rows)} methods on {place}; the tables have the numbers."
+    count = f"{len(rows)} methods" if len(rows) > 1 else "one method"
+    alt = f"{scores} of {count} on {place}; the tables have the numbers."
     return Drawing(axes[0].figure, caption, alt, f"uci_{dataset}")
 
 

@@ -22,18 +22,25 @@ def grouped(lines: Iterable[Line]) -> dict[tuple[Any, ...], list[Line]]:
 
 
 def counting(lines: Sequence[Line]) -> list[Line]:
-    """The last line of every split and seed, of one configuration: what is averaged was trained alike.
+    """A line of every split and seed, of one configuration: what is averaged was trained alike.
 
-    Where there are several (a short trial beside the whole run), it is the one with most lines, and of equals
-    the last.
+    Where there are several configurations (a short trial beside the whole run), it is the one with most
+    lines, and of equals the last. Of several lines of a split it is the one trained together with most
+    others, and of equals the last.
     """
     alike: dict[str, dict[tuple[Any, Any], Line]] = {}
     for line in lines:
         about = [*(line.get(key) for key in ALIKE), _given_steps(line)]
         kind = json.dumps(about, sort_keys=True, default=str)
-        own = alike.pop(kind, {})  # to the end: it is the last now
-        alike[kind] = own | {(line.get("seed"), line.get("split")): line}
+        own = alike[kind] = alike.pop(kind, {})  # to the end: it is the last now
+        place = line.get("seed"), line.get("split")
+        own[place] = max(line, own.get(place, line), key=_together)  # of equals the first: the newer
     return list(max(reversed(alike.values()), key=len).values())
+
+
+def _together(line: Line) -> int:
+    """How many splits were trained in one run."""
+    return int(line.get("n_splits") or 1)
 
 
 def _given_steps(line: Line) -> int | None:
@@ -103,9 +110,9 @@ def _group(line: Line) -> tuple[Any, ...]:
 
 
 def _metrics(lines: Iterable[Line]) -> list[str]:
-    """Names of all metrics that are a number in some line, in the order of their first."""
-    found = [name for line in lines for name, value in line["metrics"].items() if _is_number(value)]
-    return list(dict.fromkeys(found))
+    """Names of all metrics, numbers or null where they were not finite, in the order of their first."""
+    found = [(name, value) for line in lines for name, value in line["metrics"].items()]
+    return list(dict.fromkeys(name for name, value in found if value is None or _is_number(value)))
 
 
 def _is_number(value: object) -> bool:

@@ -95,7 +95,12 @@ class Run:
     def planned(self) -> int:
         """How many splits or seeds make it complete: those of the paper, and those trained together."""
         together = max(int(line.get("n_splits") or 1) for line in self.lines)
-        return max(len(self.lines), together, paper.n_splits(self.summary["task"], self.dataset))
+        return max(self.done, together, paper.n_splits(self.summary["task"], self.dataset))
+
+    @property
+    def done(self) -> int:
+        """How many splits there are, or seeds where there is one split."""
+        return int(self.summary["n_splits"])
 
     def score(self, name: str) -> Score | None:
         """Mean and standard error of a metric, None where it is missing."""
@@ -105,9 +110,10 @@ class Run:
 
     @property
     def count(self) -> str:
-        """How many lines there are, and of how many where some are missing."""
-        done, planned = len(self.lines), self.planned
-        return f"{done}" if done == planned else f"{done} of {planned}"
+        """How many splits or seeds there are, of how many where some are missing, and seeds of each split."""
+        part = "" if self.done == self.planned else f" of {self.planned}"
+        lines = len(self.lines)
+        return f"{self.done}{part}" + ("" if lines == self.done else f", {lines} with all seeds")
 
 
 def runs(lines: Iterable[Line]) -> list[Run]:
@@ -200,7 +206,7 @@ def _marks(run: Run, name: str) -> str:
     """Whether the cell is reproduced, and that splits are missing."""
     verdict = reproduced(run, name)
     mark = "" if verdict is None else f" {REPRODUCED if verdict else MISSED}"
-    return mark if len(run.lines) == run.planned else f"{mark} ({run.count})"
+    return mark if run.done == run.planned else f"{mark} ({run.count})"
 
 
 def _cell(score: Score | None, verdict: tuple[bool, bool], mark: str = "") -> Cell:
