@@ -39,6 +39,8 @@ CHANGES = (
     "divided, rows counted 0.1",
     "divided, rows counted as printed",
     "divided, rows counted as printed, prior variance squared",
+    "divided, prior variance squared",
+    "prior as printed, prior variance squared",
     "MC dropout",
     "MC dropout, pixels from 0 to 1",
 )
@@ -56,20 +58,19 @@ def changed(dataset: Dataset, change: str, steps: int, n: int) -> Method[Any]:
         return replace(method, precision=method.precision * n / len(dataset.train[0]))  # the same decay
     method = recipe(dataset, "bali", "paper", steps).method
     assert isinstance(method, bw.BALI) and isinstance(method.prior, bw.FanIn)
-    variance = method.prior.variance
-    method = replace(method, first_prior=None, first_initial_scale=None)
+    # σ_r² of the tables, or read as σ_r
+    variance = method.prior.variance ** (2 if "squared" in change else 1)
+    method = replace(method, prior=bw.FanIn(variance), first_prior=None, first_initial_scale=None)
     if "rows counted" in change:
         printed = recipe(dataset, "bali", "printed", steps).method
         assert isinstance(printed, bw.BALI)
         method = replace(method, effective=0.1 if "counted 0.1" in change else printed.effective)
-    if "squared" in change:  # σ_r² of the tables as σ_r
-        method = replace(method, prior=bw.FanIn(variance**2))
     if "noise floor" in change:
         method = replace(method, noise_floor=FLOOR, hidden_noise_floor=FLOOR)
     if change.startswith("divided"):
         return method
     method = replace(method, first_prior=bw.Isotropic(variance))
-    if change in ("prior as printed", "prior as printed, one logit"):
+    if change.startswith("prior as printed"):
         return method
     return replace(method, first_initial_scale=(dataset.x[0].size + 1) ** 0.5)
 
