@@ -251,6 +251,16 @@ def test_one_that_fails_does_not_stop_the_others(server: Server, tmp_path: Path)
     assert left(tmp_path) == ["gp_foo.npz"]
 
 
+def test_one_that_cannot_be_written_does_not_stop_the_others(server: Server, tmp_path: Path):
+    good, _, contents = folded_case()
+    good = at_home(good, server, contents)
+    (tmp_path / "gp_bad.npz").mkdir()
+    blocked = replace(good, file="gp_bad.npz")
+    with pytest.raises(DataError, match="gp_bad"):
+        fetch([], tmp_path, {"bad": blocked, "foo": good})
+    assert "gp_foo.npz" in left(tmp_path)
+
+
 def test_a_mirror_helps_and_so_does_a_second_try(server: Server, tmp_path: Path):
     source, _, contents = folded_case()
     source = at_home(source, server, contents)

@@ -1,5 +1,6 @@
 """The results page: figures, what is missing, and files that need nothing else."""
 
+import json
 import math
 import re
 from html.parser import HTMLParser
@@ -84,6 +85,29 @@ def test_a_mean_far_outside_is_an_arrow_and_does_not_stretch_the_axis():
     assert [text.get_text() for text in right.texts] == ["−35.000 ± 2.887"]
 
 
+def test_means_that_are_almost_equal_are_drawn_to_scale():
+    lines = [
+        each
+        for k, rmse in enumerate((0.5, 0.5, 0.5, 0.501))
+        for each in splits([rmse], [0.0], settings=str(k))
+    ]
+    left = _dots("foo", runs(lines)).figure.axes[0]
+    assert (
+        sorted(mark.get_xdata()[0] for mark in left.lines if mark.get_marker() not in ("None", ">"))[3]
+        == 0.501
+    )
+
+
+def test_the_picture_is_that_of_the_first_seed():
+    x = [0.0, 1.0]
+    picture = {"x": x, "mean": x, "epistemic": x, "std": [1.0, 2.0], "x_train": x, "y_train": x}
+    found = runs([line("sinc", seed=k, picture=picture | {"mean": [k, k]}) for k in (1, 0)])
+    drawing = scenes.scene(found)
+    assert drawing is not None
+    means = [mark.get_ydata().tolist() for mark in drawing.figure.axes[0].lines]
+    assert [0, 0] in means and [1, 1] not in means
+
+
 def test_the_operating_curve_counts_rows_below_every_edge():
     shown = {"edges": [0, 1, 2, 3], "inside": [6, 3, 1], "outside": [0, 1, 4]}
     more = {"edges": [0, 1, 2, 3], "inside": [10, 0, 0], "outside": [0, 0, 5]}
@@ -100,13 +124,14 @@ def test_the_operating_curve_counts_rows_below_every_edge():
 
 
 def test_reliability_pools_bins_by_their_cases():
-    a = {"confidence": [0.6, 0.9], "accuracy": [0.5, 0.9], "count": [1, 4]}
-    b = {"confidence": [0.6, 0.0], "accuracy": [1.0, 0.0], "count": [3, 0]}
+    a = {"confidence": [0.61, 0.92], "accuracy": [0.5, 0.9], "count": [1, 4]}
+    b = {"confidence": [0.34, 0.65], "accuracy": [0.2, 1.0], "count": [2, 3]}  # its bins: 5, 9
     found = runs([line(reliability=a), line(seed=1, reliability=b)])
     picture = figures.reliability(found)
     assert picture is not None
     drawn = picture.figure.axes[0].lines[-1]
-    assert drawn.get_xdata() == pytest.approx([0.6, 0.9]) and drawn.get_ydata() == pytest.approx([0.875, 0.9])
+    assert drawn.get_xdata() == pytest.approx([0.34, 0.64, 0.92])
+    assert drawn.get_ydata() == pytest.approx([0.2, 0.875, 0.9])
 
 
 # -------------------------------------------------------------------------------------------------- the files
@@ -194,7 +219,7 @@ def test_the_markdown_has_the_numbers_and_names_every_figure(written):
     folder, files = written
     text = (folder / "docs" / "results.md").read_text(encoding="utf-8").replace("\u00a0", " ")
     assert "| Yacht | 0.642 ± 0.042 ≈ |" in text and "**0.600 ± 0.058 ✓ (3 of 20)**" in text
-    assert "BALI, paper: 2 of 14 cells reproduced (12 not run yet)." in text
+    assert "BALI, paper: 0 of 14 cells reproduced (14 not run on all splits yet)." in text
     assert "| −0.800 ± 0.058 ✓ (3 of 20) |" in text
     linked = set(re.findall(r"!\[[^\]]+\]\(results/([\w-]+\.png)\)", text))
     assert linked == {file.name for file in files if file.suffix == ".png"}
@@ -263,7 +288,31 @@ def test_a_broken_line_is_named_with_file_and_number(tmp_path, bad):
     assert "\n" not in str(raised.value) and not (tmp_path / "docs").exists()
 
 
-@pytest.mark.parametrize("key", ["dataset", "method", "settings", "metrics"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"split": [0]}, '"split" must be a whole number'),
+        ({"n_splits": "20"}, '"n_splits" must be a whole number or null'),
+        ({"seconds": "long"}, '"seconds" must be a number or null'),
+        ({"metrics": [0.7]}, '"metrics" must be an object'),
+        ({"metrics": {"rmse": "0.7"}}, 'the values of "metrics" must be numbers or null'),
+        ({"versions": "2.13"}, '"versions" must be an object'),
+        ({"curve": {"step": [1, 2], "test_nll": [0.3]}}, 'the values of "curve" must be lists of one length'),
+        ({"curve": {"step": 1}}, 'the values of "curve" must be lists of one length'),
+    ],
+)
+def test_what_cannot_be_averaged_or_drawn_is_named(tmp_path, change, message):
+    store(tmp_path, [line(), line(split=1, seconds=None, steps=None), line(split=2) | change])
+    with pytest.raises(ResultsError, match=f"uci\\.jsonl, line 3: {message}; repair or remove that line"):
+        read(tmp_path)
+
+
+def test_a_line_may_hold_what_other_programs_take_for_its_end(tmp_path):
+    (tmp_path / "uci.jsonl").write_text(json.dumps(line(note="a\u2028b"), ensure_ascii=False), "utf-8")
+    assert [one["note"] for one in read(tmp_path).lines] == ["a\u2028b"]
+
+
+@pytest.mark.parametrize("key", ["dataset", "method", "settings", "split", "metrics"])
 def test_a_line_that_lacks_a_key_is_named(tmp_path, key):
     short = {name: value for name, value in line().items() if name != key}
     store(tmp_path, [line(), short])

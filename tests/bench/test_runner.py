@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bayeswise.bench import jobs, results, runner
+from bayeswise.bench import jobs, results, runner, watch
 from bayeswise.bench.jobs import Request
 from bayeswise.cli import main
 from bayeswise.methods import METHODS
@@ -141,6 +141,39 @@ def test_a_killed_run_goes_on_and_gives_the_same_lines(data_dir, tmp_path):
     assert saved is not None and saved[0]["step"] == 28, "the last run will not begin at a checkpoint"
     runner.run(request(data_dir, broken), lambda _: None)
     assert kept(broken / "uci.jsonl") == kept(whole / "uci.jsonl")
+
+
+def test_a_line_says_with_what_it_was_trained_not_with_what_scored(data_dir, tmp_path, monkeypatch):
+    given = request(data_dir, tmp_path)
+    monkeypatch.setattr(watch, "commit", lambda: "trained")
+    runner.run(given, lambda _: None)
+    (tmp_path / "uci.jsonl").unlink()
+    monkeypatch.setattr(watch, "commit", lambda: "scored")
+    runner.run(given, lambda _: None)
+    assert {one["commit"] for one in results.read(tmp_path / "uci.jsonl")} == {"trained"}
+
+
+@pytest.mark.parametrize("lost", ["split", "metrics"])
+def test_a_spoilt_line_is_named_before_anything_trains(data_dir, tmp_path, monkeypatch, lost):
+    runner.run(request(data_dir, tmp_path), lambda _: None)
+    file = tmp_path / "uci.jsonl"
+    spoilt = [{k: v for k, v in one.items() if k != lost} for one in results.read(file)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in spoilt))
+    monkeypatch.setattr(runner, "train", None)
+    with pytest.raises(results.ResultsError, match=f'uci.jsonl, line 1: "{lost}" must be'):
+        runner.run(request(data_dir, tmp_path), lambda _: None)
+
+
+def test_classes_come_with_their_calibration(data_dir, tmp_path):
+    given = request(data_dir, tmp_path, task="classification", datasets=("bar",), method="map", steps=3)
+    runner.run(given, lambda _: None)
+    for one in results.read(tmp_path / "classification.jsonl"):
+        bins, rows = one["reliability"], sum(one["reliability"]["count"])
+        gaps = (
+            abs(c - a) * n
+            for c, a, n in zip(bins["confidence"], bins["accuracy"], bins["count"], strict=True)
+        )
+        assert sum(gaps) / rows == pytest.approx(one["metrics"]["ece"], abs=1e-9)
 
 
 def test_a_full_disk_leaves_no_part_of_a_line(data_dir, tmp_path, monkeypatch):

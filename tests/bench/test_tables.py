@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,7 +61,11 @@ def test_a_short_trial_does_not_enter_the_mean_of_the_whole_run(order: int):
     (found,) = summaries([*whole, *trial][::order])
     assert found["n_splits"] == 3 and found["rmse"] == 3.0
     (again,) = summaries([*trial, *splits([5.0], [0.0])])
-    assert again["rmse"] == 5.0  # of equals the last
+    assert again["rmse"] == 5.0  # of equals the longer
+    same = {"configuration": {"kind": "BALI", "step_size": 0.5}}
+    (newer, older) = (splits([7.0], [0.0]), splits([5.0], [0.0], **same))[::order]
+    (last,) = summaries([*older, *newer])
+    assert last["rmse"] == newer[0]["metrics"]["rmse"]  # of equal lengths the last
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -142,6 +147,39 @@ def test_what_to_know_before_rows_are_compared():
     ]
 
 
+def test_one_start_is_outdated_like_several():
+    now = json.loads(canonical(configuration(replace(fresh("bali"), members=1))))
+    single = line(settings="single", configuration=now)
+    outdated = "Made with earlier defaults, which the end of the page shows: BALI, single: Yacht."
+    assert outdated not in list(findings.reservations(runs([single])))
+    old = single | {"configuration": now | {"tuning": now["tuning"] | {"few_steps": 7}}}
+    assert outdated in list(findings.reservations(runs([old])))
+
+
+def test_newer_lines_that_do_not_count_are_said():
+    trial = splits([99.0, 98.0], [0.0] * 2, steps=10_000)
+    sentence = "Newer lines that do not count, being fewer or of shorter runs: BALI, paper on Yacht (2)."
+    whole = splits([1.0, 2.0, 6.0], [0.0] * 3)
+    assert list(findings.reservations(runs([*whole, *trial]))) == [sentence]
+    assert list(findings.reservations(runs([*trial, *whole]))) == []
+
+
+@pytest.mark.parametrize("other", [{"batch": 64}, {"train_rows": 7}, {"network": [1, 2]}, {"data": "b"}])
+def test_what_was_trained_otherwise_does_not_enter_the_mean(other):
+    whole, trial = splits([1.0, 2.0, 6.0], [0.0] * 3), splits([99.0], [0.0], **other)
+    (found,) = summaries([*whole, *trial])
+    assert found["rmse"] == 3.0 and found["n_splits"] == 3
+
+
+@pytest.mark.parametrize(
+    ("task", "name", "count"),
+    [("ood", "mnist", "1 of 3"), ("classification", "magic", "1 of 5"), ("convergence", "mnist", "1")],
+)
+def test_seeds_that_are_missing_are_counted(task, name, count):
+    (run,) = runs([line(name, 0, {"acc": 0.9}, task=task, n_splits=1)])
+    assert run.count == count
+
+
 def test_the_summary_loads_neither_torch_nor_matplotlib():
     code = "import sys, bayeswise.bench.summary; print({'torch', 'matplotlib', 'numpy'} & set(sys.modules))"
     done = subprocess.run(
@@ -219,11 +257,13 @@ def test_reproduced_is_at_most_two_of_the_papers_errors_worse(rmse, ll, expected
 
 
 def test_reproduced_cells_are_counted_by_settings():
-    lines = [line(metrics={"rmse": 0.6, "ll": -2.0}), line("energy", metrics={"rmse": 0.45, "ll": -0.6})]
-    lines += [line(settings="default", metrics={"rmse": 0.9, "ll": -2.0})]
+    lines = splits([0.6] * 20, [-2.0] * 20) + splits([0.45] * 20, [-0.6] * 20, dataset="energy")
+    lines += splits([0.9] * 20, [-2.0] * 20, settings="default")
     assert tables.reproduction_counts(runs(lines)) == {"paper": (3, 4), "default": (0, 2)}
+    lines += splits([3.0] * 19, [-2.0] * 19, dataset="concrete")  # of twenty splits
+    assert tables.reproduction_counts(runs(lines))["paper"] == (3, 4)
     text = " ".join(findings.uci(runs(lines)))
-    assert "BALI, paper: 3 of 14 cells reproduced (10 not run yet)." in text
+    assert "BALI, paper: 3 of 14 cells reproduced (10 not run on all splits yet)." in text
 
 
 def test_defaults_are_counted_against_all_columns_at_the_papers_digits():
@@ -289,6 +329,8 @@ def test_bali_is_judged_against_mc_dropout():
         f"{name}: lower ECE than MC dropout's on 2 of 2 data sets.",
         "On Telescope the two trained for different numbers of steps.",
     ]
+    edge = both("mnist", (0.885, 0.01), (0.88, 0.02)) + both("magic", (0.8851, 0.01), (0.88, 0.02))
+    assert "on 1 of 2 data sets and higher by more on 1." in next(findings.classification(runs(edge)))
 
 
 def test_the_better_score_of_foreign_rows_is_named():

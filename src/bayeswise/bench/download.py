@@ -55,12 +55,12 @@ def fetch(
         path = directory / sources[name].file
         try:
             arrays = None if _is_there(path, sources[name]) else _arrays(name, sources[name], say, timeout)
+            if arrays is not None:
+                _write(path, arrays)
         except DataError as error:
             faults[name] = str(error)
             say(f"{name}: failed")
             continue
-        if arrays is not None:
-            _write(path, arrays)
         say(f'{name}: "{path}" {"is there already" if arrays is None else "written"}')
         paths.append(path)
     if faults:

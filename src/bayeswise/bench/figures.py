@@ -34,6 +34,8 @@ SPARE = (*COLORS.values(), pen.INK)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 TICKS = 5  # of a lower axis, whose numbers may be long
 FAR = 5.0  # middle halves from which a mean is drawn at the edge
+LEAST = 0.01  # of a mean: a middle half is not taken for narrower
+BINS = 15  # of a calibration curve
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,8 @@ def _usual(means: Sequence[float]) -> tuple[float, float]:
     if not means:
         return 0.0, 0.0
     low, high = np.quantile(means, [0.25, 0.75])
-    return low - FAR * (high - low), high + FAR * (high - low)
+    reach = FAR * max(high - low, LEAST * abs(high))
+    return low - reach, high + reach
 
 
 def _draw_off(ax: Axes, height: int, score: Score, look: Look, right: bool) -> None:
@@ -286,7 +289,7 @@ def apart(heights: Mapping[Any, float], gap: float) -> dict[Any, float]:
 def reliability(found: Sequence[Run]) -> Drawing | None:
     """Accuracy against confidence by bin, all methods of one data set, pooled over splits or seeds.
 
-    A line may carry "reliability": {"confidence": […], "accuracy": […], "count": […]}, one value per bin.
+    Lines carry "reliability": {"confidence": […], "accuracy": […], "count": […]}, a value per bin with rows.
     """
     drawn = {run.key: pooled for run in found if (pooled := _pooled(run)) is not None}
     if not drawn:
@@ -316,7 +319,7 @@ def _pooled(run: Run) -> tuple[Array, Array] | None:
         np.concatenate([np.asarray(bins[name], float) for bins in found])
         for name in ("confidence", "accuracy", "count")
     )
-    bins = np.asarray([n for part in found for n in range(len(part["count"]))])
+    bins = np.ceil(BINS * confidence)  # bin k holds ((k - 1) / 15, k / 15]; empty ones are not stored
     full = [n for n in np.unique(bins) if count[bins == n].sum() > 0]
     x, y = (
         np.asarray([np.average(values[bins == n], weights=count[bins == n]) for n in full])

@@ -10,6 +10,7 @@ from bayeswise.bench import paper
 from bayeswise.bench.labels import DATASETS, dataset_name
 from bayeswise.bench.tables import Run, label, reproduction_counts
 from bayeswise.identity import configuration
+from bayeswise.methods import BALI as Layerwise
 from bayeswise.methods import METHODS, fresh
 from bayeswise.saving.files import canonical
 
@@ -56,6 +57,9 @@ def reservations(found: Sequence[Run]) -> Iterator[str]:
             f"Steps of {whose} are those of the last run, on all rows; the runs by which it chose came "
             "before and count in the seconds."
         )
+    unused = [f"{label(run.key)} on {run.place} ({run.newer})" for run in found if run.newer]
+    if unused:
+        yield f"Newer lines that do not count, being fewer or of shorter runs: {', '.join(unused)}."
     uneven = [place for place in dict.fromkeys(run.place for run in found) if _is_uneven(place, found)]
     if uneven:
         where = ", ".join(uneven)
@@ -73,9 +77,10 @@ def _by_label(runs: Iterable[Run]) -> dict[str, list[str]]:
 def _is_outdated(run: Run) -> bool:
     """Whether some line was made with other defaults than those of today; not where steps were given."""
     name, settings = run.key
-    if settings != "default" or name not in METHODS:
+    if settings not in ("default", "single") or name not in METHODS:
         return False
-    now = json.loads(canonical(configuration(fresh(name))))
+    today: Any = fresh(name) if settings == "default" else Layerwise(members=1)
+    now = json.loads(canonical(configuration(today)))
     own = [line.get("configuration") or {} for line in run.lines]
     return any(one != now and _steps(one) == _steps(now) for one in own)
 
@@ -109,7 +114,7 @@ def uci(found: Sequence[Run]) -> Iterator[str]:
     """How many cells are reproduced with each of BALI's settings, and whether the baselines are real."""
     cells = 2 * len(paper.uci_datasets())
     for settings, (good, done) in reproduction_counts(found).items():
-        rest = "" if done == cells else f" ({cells - done} not run yet)"
+        rest = "" if done == cells else f" ({cells - done} not run on all splits yet)"
         yield f"{label(('bali', settings))}: {good} of {cells} cells reproduced{rest}."
     yield from _against_the_paper(found)
     for key, (column, share) in BARS.items():
@@ -167,8 +172,8 @@ def classification(found: Sequence[Run]) -> Iterator[str]:
 def _against_dropout(name: str, pairs: Sequence[tuple[Run, Run]]) -> Iterator[str]:
     accuracy, error = _both(pairs, "acc"), _both(pairs, "ece")
     if accuracy:
-        good = sum(abs(mine - theirs) <= 0.005 for mine, theirs in accuracy)
-        above = sum(mine - theirs > 0.005 for mine, theirs in accuracy)
+        gains = [round(mine - theirs, 6) for mine, theirs in accuracy]
+        good, above = sum(abs(gain) <= 0.005 for gain in gains), sum(gain > 0.005 for gain in gains)
         note = f" and higher by more on {above}" if above else ""
         places = f"{good} of {len(accuracy)} data sets{note}"
         yield f"{name}: accuracy within 0.5 points of MC dropout's on {places}."

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import platform
-import subprocess
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
-import bayeswise
 from bayeswise.bench.models import mlp
 from bayeswise.bench.settings import Recipe
 from bayeswise.bench.watch import Watch
@@ -110,18 +105,7 @@ class Job:
 
     def lines(self, found: Sequence[dict[str, Any]], watch: Watch) -> list[dict[str, Any]]:
         """The result lines, one per split."""
-        environment = {
-            "seconds": round(watch.seconds, 1),
-            "run": self.run,
-            "versions": {
-                "bayeswise": bayeswise.__version__,
-                "torch": torch.__version__,
-                "python": platform.python_version(),
-            },
-            "commit": commit(),
-            "threads": torch.get_num_threads(),
-            "date": time.strftime("%Y-%m-%d"),
-        }
+        environment = {"seconds": round(watch.seconds, 1), "run": self.run} | watch.environment
         trained = {"n_splits": len(self.splits), "steps": self.steps or watch.steps}
         return [
             self.about | {"split": split} | trained | one | environment
@@ -144,18 +128,3 @@ def train(job: Job, folder: Path, watch: Watch, progress: bool) -> Posterior:
         callbacks=[watch],
         checkpoint=Checkpoints(folder, every=10**9, seconds=CHECKPOINT_SECONDS),
     )
-
-
-def commit() -> str:
-    """The commit of the source, where it is a repository."""
-    try:
-        run = subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"],
-            capture_output=True,
-            text=True,
-            cwd=Path(__file__).parent,
-            timeout=10,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return run.stdout.strip() or "unknown"

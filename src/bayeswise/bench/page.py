@@ -46,7 +46,8 @@ def _intro(stored: Stored) -> Iterable[str]:
     yield (
         "BALI and its baselines on the experiments of the BALI paper (arXiv 2411.12102), beside the paper's "
         "numbers where it prints them. This page is made by bayeswise bench report from "
-        f"{len(stored.lines):,} stored lines, one per split or seed; of a repeated run the last lines count."
+        f"{len(stored.lines):,} stored lines, one per split or seed. Of several runs of a row that with "
+        "most lines counts, of equals the longest."
     )
     yield tables.RULES
     versions = [f"{name} {seen}" for name in ("bayeswise", "torch") if (seen := _versions(stored, name))]

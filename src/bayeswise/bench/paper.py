@@ -37,7 +37,7 @@ def n_splits(task: str, dataset: str) -> int:
     """Over how many standard splits or seeds a cell is averaged; 1 where there is no such cell."""
     if task == "uci" and dataset in uci_datasets():
         return SPLITS.get(dataset, 20)
-    return SPLITS.get(dataset, 1) if task == "classification" else 1
+    return SPLITS.get(dataset, 1) if task in ("classification", "ood") else 1
 
 
 def bali_hyperparameters() -> dict[str, dict[str, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from bayeswise.bench import results as files
 from bayeswise.bench.summary import Line
@@ -32,18 +31,9 @@ def read(results: Path) -> Stored:
     lines: list[Line] = []
     left_out: Counter[str] = Counter()
     for file in sorted(results.glob("*.jsonl")):
-        for number, line in enumerate(files.read(file), 1):
+        for line in files.read(file):
             if "task" not in line:
                 left_out[file.name] += 1
                 continue
-            _check(line, f"{file}, line {number}")
             lines.append(line)
     return Stored(tuple(lines), dict(left_out))
-
-
-def _check(line: dict[str, Any], where: str) -> None:
-    for key in ("task", "dataset", "method", "settings"):
-        if not isinstance(line.get(key), str):
-            raise files.ResultsError(f'{where}: "{key}" must be a text; repair or remove that line')
-    if not isinstance(line.get("metrics"), dict):
-        raise files.ResultsError(f'{where}: "metrics" must be an object; repair or remove that line')

@@ -70,11 +70,47 @@ def _parsed(file: Path) -> Iterator[Line]:
         text = _whole(file.read_bytes()).decode("utf-8")
     except UnicodeDecodeError as error:
         raise ResultsError(f"{file} is no text of JSON lines ({error}); move it away") from None
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else (), 1):
         try:
             value = json.loads(line)
         except ValueError as error:
             raise ResultsError(f"{file}, line {number} is no JSON: {error}; remove that line") from None
         if not isinstance(value, dict):
             raise ResultsError(f"{file}, line {number} is no JSON object; remove that line")
+        if "task" in value:  # of `bench run`; other records have none
+            _check(value, f"{file}, line {number}")
         yield value
+
+
+def _check(line: Line, where: str) -> None:
+    """Refuse what cannot be averaged, drawn or compared with other lines."""
+    wrong = [
+        f'"{key}" must be {what}'
+        for key, (kinds, what) in FIELDS.items()
+        if not isinstance(line.get(key), kinds)
+    ]
+    if not wrong and not all(isinstance(value, NUMBER) for value in line["metrics"].values()):
+        wrong.append('the values of "metrics" must be numbers or null')
+    if not wrong and not _is_even(line.get("curve") or {}):
+        wrong.append('the values of "curve" must be lists of one length')
+    if wrong:
+        raise ResultsError(f"{where}: {wrong[0]}; repair or remove that line")
+
+
+def _is_even(curve: dict[str, Any]) -> bool:
+    lists = [values for values in curve.values() if isinstance(values, list)]
+    return len(lists) == len(curve) and len({len(values) for values in lists}) < 2
+
+
+NOTHING = type(None)
+NUMBER = (int, float, NOTHING)  # null where it was not finite
+FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("task", "dataset", "method", "settings"), ((str,), "a text")),
+    "split": ((int,), "a whole number"),
+    **dict.fromkeys(("n_splits", "seed", "steps"), ((int, NOTHING), "a whole number or null")),
+    "seconds": (NUMBER, "a number or null"),
+    "metrics": ((dict,), "an object"),
+    **dict.fromkeys(
+        ("configuration", "versions", "curve", "reliability", "picture"), ((dict, NOTHING), "an object")
+    ),
+}

@@ -9,6 +9,7 @@ import numpy as np
 
 from bayeswise.bench.figures import Drawing, looks, short
 from bayeswise.bench.labels import dataset_name
+from bayeswise.bench.summary import Line
 from bayeswise.bench.tables import Run
 from bayeswise.report import drawing as pen
 from bayeswise.report.displays import BandDisplay, SurfaceDisplay
@@ -23,10 +24,15 @@ if TYPE_CHECKING:
 
 def scene(found: Sequence[Run]) -> Drawing | None:
     """All runs on one synthetic data set, whichever kind of picture their lines carry."""
-    shown = [run for run in found if run.lines[0].get("picture")]
+    shown = [run for run in found if _first(run).get("picture")]
     if not shown:
         return None
-    return _moons(shown) if "probability" in shown[0].lines[0]["picture"] else _bands(shown)
+    return _moons(shown) if "probability" in _first(shown[0])["picture"] else _bands(shown)
+
+
+def _first(run: Run) -> Line:
+    """The line of the first seed."""
+    return min(run.lines, key=lambda line: line.get("seed") or 0)
 
 
 def _bands(found: Sequence[Run]) -> Drawing:
@@ -36,7 +42,7 @@ def _bands(found: Sequence[Run]) -> Drawing:
     with pen.style():
         axes = _grid(rows, columns, (4.8 * columns, 2.9 * rows + 0.4))
         for ax, run in zip(axes, found, strict=False):
-            p = run.lines[0]["picture"]
+            p = _first(run)["picture"]
             data = (p["x_train"], p["y_train"])
             given: dict[str, Any] = {"data": data, "truth": p.get("truth"), "ax": ax}
             BandDisplay.from_predictions(p["x"], p["mean"], p["epistemic"], p["std"], **given)
@@ -72,7 +78,7 @@ def _one_legend(axes: Sequence[Axes], used: int) -> None:
 
 def _one_range(axes: Sequence[Axes], found: Sequence[Run]) -> None:
     """The range of the data, three times as high: beyond it a band is only wide."""
-    targets = np.concatenate([np.asarray(run.lines[0]["picture"]["y_train"], float) for run in found])
+    targets = np.concatenate([np.asarray(_first(run)["picture"]["y_train"], float) for run in found])
     span = float(np.ptp(targets)) or 1.0
     low, high = (edges(ax.get_ylim()[n] for ax in axes) for n, edges in ((0, min), (1, max)))
     for ax in axes:
@@ -84,7 +90,7 @@ def _moons(found: Sequence[Run]) -> Drawing:
     with pen.style():
         axes = _grid(len(found), 2, (8.8, 3.5 * len(found)))
         for number, run in enumerate(found):
-            p, pair = run.lines[0]["picture"], (axes[2 * number], axes[2 * number + 1])
+            p, pair = _first(run)["picture"], (axes[2 * number], axes[2 * number + 1])
             data = (p["x_train"], np.ravel(p["y_train"]))
             SurfaceDisplay.from_predictions(
                 (p["x1"], p["x2"]), p["probability"], p["entropy"], data=data, ax=pair

@@ -10,7 +10,6 @@ without arguments on the same network, `single` the same with one start where BA
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import json
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from importlib import resources
 from typing import Any
 
 from bayeswise.bench.datasets import Dataset
+from bayeswise.bench.paper import bali_hyperparameters, dropout_hyperparameters
 from bayeswise.likelihoods import Categorical, Gaussian, Likelihood
 from bayeswise.methods import BALI, MAP, METHODS, Method, fresh
 from bayeswise.methods.forward import WeightNoise
@@ -159,7 +159,7 @@ def _bali(dataset: Dataset, paper: Paper, n: int, likelihood: Likelihood) -> Mad
 
 
 def _dropout_classifier(dataset: Dataset, paper: Paper, n: int, likelihood: Likelihood) -> Made:
-    row = _table("dropout_hyperparameters.csv")[dataset.name]
+    row = dropout_hyperparameters()[dataset.name]
     rate, decay = float(row["learning_rate"]), float(row["weight_decay"])
     steps = BUDGET.get(dataset.name, paper.steps)
     method = METHODS["mc_dropout"](
@@ -169,7 +169,7 @@ def _dropout_classifier(dataset: Dataset, paper: Paper, n: int, likelihood: Like
 
 
 def _map_classifier(dataset: Dataset, paper: Paper, n: int, likelihood: Likelihood) -> Made:
-    row = _table("dropout_hyperparameters.csv")[dataset.name]
+    row = dropout_hyperparameters()[dataset.name]
     rate, decay = float(row["learning_rate"]), float(row["weight_decay"])
     return MAP(Constant(rate), decay * n, BUDGET.get(dataset.name, paper.steps)), likelihood
 
@@ -229,7 +229,7 @@ def with_steps(method: Any, name: str, steps: int) -> Any:
 
 @cache
 def _paper() -> dict[str, Paper]:
-    return {name: _line(row) for name, row in _table("bali_hyperparameters.csv").items()}
+    return {name: _line(row) for name, row in bali_hyperparameters().items()}
 
 
 def _line(row: dict[str, str]) -> Paper:
@@ -248,12 +248,7 @@ def _line(row: dict[str, str]) -> Paper:
     )
 
 
-def _table(file: str) -> dict[str, dict[str, str]]:
-    text = (resources.files("bayeswise.bench") / "published" / file).read_text()
-    return {row["dataset"]: row for row in csv.DictReader(text.splitlines())}
-
-
 @cache
 def _chosen() -> dict[str, Any]:
     """What was chosen on validation rows by `benchmarks/choose_baselines.py`."""
-    return json.loads((resources.files("bayeswise.bench") / "chosen.json").read_text())
+    return json.loads((resources.files("bayeswise.bench") / "chosen.json").read_text("utf-8"))

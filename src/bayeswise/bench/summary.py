@@ -9,23 +9,35 @@ from typing import Any
 
 Line = Mapping[str, Any]
 
-ALIKE = ("configuration", "network", "draws", "data")  # of lines that may be averaged, and their steps
+ALIKE = (
+    "configuration",
+    "network",
+    "batch",
+    "train_rows",
+    "draws",
+    "data",
+)  # of lines that may be averaged, and their steps
 GROUP = ("task", "dataset", "other", "method", "settings")  # `other`: the data set that a task compares with
 
 
 def grouped(lines: Iterable[Line]) -> dict[tuple[Any, ...], list[Line]]:
     """The lines that count of every task, data set, method and settings, in the order of their first."""
+    return {key: counting(members) for key, members in by_group(lines).items()}
+
+
+def by_group(lines: Iterable[Line]) -> dict[tuple[Any, ...], list[Line]]:
+    """All lines of every task, data set, method and settings."""
     groups: dict[tuple[Any, ...], list[Line]] = {}
     for line in lines:
-        groups.setdefault(_group(line), []).append(line)
-    return {key: counting(members) for key, members in groups.items()}
+        groups.setdefault(tuple(line.get(key) for key in GROUP), []).append(line)
+    return groups
 
 
 def counting(lines: Sequence[Line]) -> list[Line]:
     """A line of every split and seed, of one configuration: what is averaged was trained alike.
 
     Where there are several configurations (a short trial beside the whole run), it is the one with most
-    lines, and of equals the last. Of several lines of a split it is the one trained together with most
+    lines, of equals the one with most steps, and of these the last. Of several lines of a split it is the one trained together with most
     others, and of equals the last.
     """
     alike: dict[str, dict[tuple[Any, Any], Line]] = {}
@@ -35,7 +47,14 @@ def counting(lines: Sequence[Line]) -> list[Line]:
         own = alike[kind] = alike.pop(kind, {})  # to the end: it is the last now
         place = line.get("seed"), line.get("split")
         own[place] = max(line, own.get(place, line), key=_together)  # of equals the first: the newer
-    return list(max(reversed(alike.values()), key=len).values())
+    return list(max(reversed(alike.values()), key=_weight).values())
+
+
+def _weight(alike: Mapping[Any, Line]) -> tuple[int, float]:
+    """How many lines, and how long each trained; a length that was chosen is not a trial's."""
+    lines = list(alike.values())
+    steps = _given_steps(lines[0]) if lines else 0
+    return len(lines), math.inf if steps is None else steps
 
 
 def _together(line: Line) -> int:
@@ -103,10 +122,6 @@ def seconds(lines: Iterable[Line]) -> float | None:
     """The training time of all runs behind the lines; splits trained together count once."""
     times = {(line.get("run"), line["seconds"]) for line in lines if _is_number(line.get("seconds"))}
     return sum(time for _, time in times) if times else None
-
-
-def _group(line: Line) -> tuple[Any, ...]:
-    return tuple(line.get(key) for key in GROUP)
 
 
 def _metrics(lines: Iterable[Line]) -> list[str]:

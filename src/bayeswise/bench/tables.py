@@ -14,7 +14,7 @@ from typing import Any
 
 from bayeswise.bench import paper
 from bayeswise.bench.labels import Metric, dataset_name, dataset_rank, method_name, method_rank, metric
-from bayeswise.bench.summary import Line, grouped, summary
+from bayeswise.bench.summary import Line, by_group, counting, summary
 from bayeswise.report.html import Cell, Table
 
 NEAR, REPRODUCED, MISSED = "≈", "✓", "✗"
@@ -70,10 +70,11 @@ class Score:
 
 @dataclass(frozen=True)
 class Run:
-    """All lines of one data set, method and settings."""
+    """The lines of one data set, method and settings that count, and how many newer ones do not."""
 
     lines: tuple[Line, ...]
     summary: dict[str, Any]
+    newer: int = 0
 
     @property
     def key(self) -> tuple[str, str]:
@@ -118,8 +119,14 @@ class Run:
 
 def runs(lines: Iterable[Line]) -> list[Run]:
     """The runs behind the lines, in the order of the tables."""
-    found = [Run(tuple(members), summary(members)) for members in grouped(lines).values()]
+    found = [_run(members) for members in by_group(lines).values()]
     return sorted(found, key=lambda run: (dataset_rank(run.dataset), run.place, method_rank(*run.key)))
+
+
+def _run(lines: Sequence[Line]) -> Run:
+    counted = counting(lines)
+    last = max(number for number, line in enumerate(lines) if any(line is one for one in counted))
+    return Run(tuple(counted), summary(counted), len(lines) - 1 - last)
 
 
 def label(key: tuple[str, str]) -> str:
@@ -163,13 +170,14 @@ def reproduced(run: Run, name: str) -> bool | None:
 
 
 def reproduction_counts(found: Iterable[Run]) -> dict[str, tuple[int, int]]:
-    """By BALI's settings: how many cells of Tables 1 and 7 are reproduced, and how many were run."""
+    """By BALI's settings: how many cells of Tables 1 and 7 are reproduced, and how many were run in full."""
     counts: dict[str, tuple[int, int]] = {}
     for run in found:
+        whole = run.done == run.planned
         for verdict in (reproduced(run, "rmse"), reproduced(run, "ll")):
             if verdict is not None:
                 good, all_ = counts.get(run.key[1], (0, 0))
-                counts[run.key[1]] = good + verdict, all_ + 1
+                counts[run.key[1]] = good + (whole and verdict), all_ + whole
     return counts
 
 

@@ -1,14 +1,19 @@
-"""What is noted while a run trains: its seconds, and the likelihood of rows along the way."""
+"""What is noted while a run trains: its seconds, with what it was made, and the likelihood of rows."""
 
 from __future__ import annotations
 
+import platform
+import subprocess
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+import bayeswise
 from bayeswise.posterior import Posterior
 from bayeswise.training import Progress
 
@@ -19,7 +24,8 @@ Look = Callable[[Posterior], dict[str, Any]]
 class Watch:
     """Counts the seconds of training and looks at the posterior after some steps; looking is not counted.
 
-    `history` is what a checkpoint saves of it: first the seconds and the planned steps, then what was seen.
+    `history` is what a checkpoint saves of it: first the seconds, the planned steps and what it was trained
+    with, then what was seen.
     """
 
     at: Collection[int] = ()
@@ -28,11 +34,13 @@ class Watch:
 
     def __post_init__(self) -> None:
         """The clock starts."""
+        self._here = environment()
         self._since = time.perf_counter()
 
     def __call__(self, progress: Progress) -> None:
         """After a step."""
-        self.history[0] = (self.seconds + time.perf_counter() - self._since, progress.total)
+        seconds = self.seconds + time.perf_counter() - self._since
+        self.history[0] = (seconds, progress.total, self._here)
         if self.look is not None and progress.step in self.at:
             self.history.append((progress.step, round(self.seconds, 3), self.look(progress.posterior())))
         self._since = time.perf_counter()
@@ -46,6 +54,11 @@ class Watch:
     def steps(self) -> int:
         """How many steps the run has; 0 before the first."""
         return int(self.history[0][1])
+
+    @property
+    def environment(self) -> dict[str, Any]:
+        """Versions, commit, threads and day of the training, which may be long before its scores."""
+        return self.history[0][2] if len(self.history[0]) > 2 else self._here
 
     def curve(self) -> dict[str, list[float]]:
         """Steps, seconds and what was seen, one list each."""
@@ -72,3 +85,29 @@ def spread(total: int, first: int, count: int) -> list[int]:
     first = min(first, total)
     ratio = (total / first) ** (1 / max(1, count - 1))
     return sorted({min(total, round(first * ratio**i)) for i in range(count)} | {total})
+
+
+def environment() -> dict[str, Any]:
+    """With what this process trains."""
+    versions = {
+        "bayeswise": bayeswise.__version__,
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    day = time.strftime("%Y-%m-%d")
+    return {"versions": versions, "commit": commit(), "threads": torch.get_num_threads(), "date": day}
+
+
+def commit() -> str:
+    """The commit of the source, where it is a repository."""
+    try:
+        run = subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parent,
+            timeout=10,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return "unknown"
+    return run.stdout.strip() or "unknown"

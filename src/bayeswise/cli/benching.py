@@ -124,7 +124,7 @@ def _show(found: list[dict[str, Any]]) -> None:
         about = (one["dataset"], f"{one['method']} ({one['settings']})", str(one["n_splits"]))
         names = [key.removesuffix("_se") for key in one if key.endswith("_se")]
         cells = [(name, _cell(one[name], one[f"{name}_se"])) for name in names]
-        for number, cell in enumerate([*cells, ("seconds", f"{one['seconds']:.0f}")]):
+        for number, cell in enumerate([*cells, ("seconds", _seconds(one["seconds"]))]):
             rows.append((*(about if number == 0 else ("", "", "")), *cell))
     columns = ("data set", "method (settings)", "splits", "metric", "mean ± error")
     show_table(found[0]["task"], columns, rows, left=5)
@@ -135,6 +135,11 @@ def _cell(mean: float | None, error: float | None) -> str:
     if mean is None:
         return "–"
     return f"{mean:.4g}" if error is None else f"{mean:.4g} ± {error:.2g}"
+
+
+def _seconds(time: float | None) -> str:
+    """A dash where no line says how long it took."""
+    return "–" if time is None else f"{time:.0f}"
 
 
 def _show_list(found: dict[str, Any]) -> None:

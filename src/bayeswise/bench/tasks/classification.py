@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from torch import Tensor
+
+from bayeswise import metrics
 from bayeswise.bench import scores
 from bayeswise.bench.jobs import Job, Request
 from bayeswise.bench.tasks.protocol import datasets_of, jobs_of
@@ -31,14 +34,21 @@ class Classification:
         return Watch()
 
     def score(self, job: Job, posterior: Posterior, watch: Watch) -> Sequence[dict[str, Any]]:
-        """Accuracy, NLL, ECE, Brier score, AUC."""
-        return [{"metrics": metrics} for metrics in classified(job, posterior)]
+        """Accuracy, NLL, ECE, Brier score, AUC, and how often each confidence is right."""
+        return classified(job, posterior)
 
 
-def classified(job: Job, posterior: Posterior) -> list[scores.Metrics]:
-    """The figures of every split's test rows."""
+def classified(job: Job, posterior: Posterior) -> list[dict[str, Any]]:
+    """The scores and the calibration curve of every split's test rows."""
     prediction = posterior.predict(job.x_test, n=job.draws)
     probs, log_prob, y = prediction.mean, prediction.log_prob(job.y_test), job.y_test
     if not job.batched:
         probs, log_prob, y = probs[None], log_prob[None], y[None]
-    return [scores.classification(*one) for one in zip(probs, log_prob, y, strict=True)]
+    members = zip(probs, log_prob, y, strict=True)
+    return [{"metrics": scores.classification(*one), "reliability": reliability(*one)} for one in members]
+
+
+def reliability(probs: Tensor, log_prob: Tensor, labels: Tensor) -> dict[str, list[float]]:
+    """Mean confidence, accuracy and number of rows of every bin that has rows."""
+    curve = metrics.calibration_curve(probs, labels)
+    return {name: values.tolist() for name, values in curve._asdict().items()}

@@ -34,7 +34,7 @@ class Convergence:
 
     def score(self, job: Job, posterior: Posterior, watch: Watch) -> Sequence[dict[str, Any]]:
         """The figures at the end, and the curve."""
-        return [{"metrics": metrics, "curve": watch.curve()} for metrics in classified(job, posterior)]
+        return [one | {"curve": watch.curve()} for one in classified(job, posterior)]
 
 
 def watched(job: Job) -> Watch:

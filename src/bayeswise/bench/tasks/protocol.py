@@ -68,20 +68,20 @@ def job_of(
     tensors = (found.x, found.y, found.x_test, found.y_test)
     x, y, x_test, y_test = tensors if batched else (t[0] for t in tensors)
     return Job(
-        request.task,
-        dataset.name,
-        request.method,
-        request.settings,
-        seed,
-        splits,
-        made,
-        x,
-        y,
-        x_test,
-        y_test,
-        draws,
-        dataset.digest,
-        batched,
+        task=request.task,
+        dataset=dataset.name,
+        method=request.method,
+        settings=request.settings,
+        seed=seed,
+        splits=splits,
+        recipe=made,
+        x=x,
+        y=y,
+        x_test=x_test,
+        y_test=y_test,
+        draws=draws,
+        data=dataset.digest,
+        batched=batched,
     )
 
 
