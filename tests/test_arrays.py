@@ -65,3 +65,14 @@ def test_a_column_that_holds_no_numbers_is_named(table, message: str):
 )
 def test_arrays_that_torch_does_not_take_are_copied(array: np.ndarray):
     np.testing.assert_array_equal(as_tensor(array, "x").numpy(), array)
+
+
+@pytest.mark.parametrize("labels", [["a", "b"], np.array(["a", "b"]), np.array(["a", "b"], dtype=object)])
+def test_texts_are_to_be_numbered(labels):
+    with pytest.raises(TypeError, match=r"number its texts: np\.unique\(texts, return_inverse=True\)\[1\]"):
+        as_tensor(labels, "y")
+
+
+def test_numbers_that_are_texts_are_to_be_read():
+    with pytest.raises(TypeError, match=r"astype\(float\) makes"):
+        as_tensor(np.array(["1", "-2.5"]), "y")

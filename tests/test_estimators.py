@@ -366,6 +366,16 @@ def test_data_frames():
     )
 
 
+def test_texts_among_numbers_get_a_remedy():
+    pd = pytest.importorskip("pandas")
+    table, y = pd.DataFrame({"a": [1.0, 2.0, 3.0], "b": ["p", "q", "r"]}), np.arange(3.0)
+    regressor = bw.BayesianRegressor(method=bw.MAP(steps=1))
+    with pytest.raises(ValueError, match=r"X: .*'p'; encode columns of text first"):
+        regressor.fit(table, y)
+    with pytest.raises(ValueError, match=r"y: .*'p'.*; labels are for BayesianClassifier"):
+        regressor.fit(table[["a"]], np.array(["p", "q", "r"]))
+
+
 def test_pipelines_and_searches():
     x, y = table()
     pipeline = make_pipeline(PolynomialFeatures(2, include_bias=False), regressor())

@@ -133,6 +133,27 @@ def test_crps_mixture_by_integration(rng, shared):
         assert got[b].item() == pytest.approx(integrated_crps(cdf, y[b].item(), steps=100_000), abs=1e-7)
 
 
+def test_targets_are_not_broadcast_against_predictions(rng):
+    """A target (B,) is that of a prediction (B, 1); without care (B, B) scores come of it."""
+    mean, std, y = torch.randn(3, 5, 1, generator=rng, dtype=torch.float64)
+    draws, std = torch.randn(7, 5, 1, generator=rng, dtype=torch.float64), std.exp()
+    scores = {
+        "crps_gaussian": lambda y, std: metrics.crps_gaussian(mean, std, y),
+        "crps_mixture": lambda y, std: metrics.crps_mixture(draws, std, y),
+        "pit_mixture": lambda y, std: metrics.pit_mixture(draws, std, y),
+        "crps_sample": lambda y, std: metrics.crps_sample(draws, y),
+        "ranks": lambda y, std: metrics.ranks(draws, y),
+    }
+    for name, score in scores.items():
+        assert torch.equal(score(y[:, 0], std), score(y, std)), name
+        with pytest.raises(ValueError, match=r"shape \(5, 1\), targets \(1, 5\); they must agree"):
+            score(y.T, std)
+    assert torch.equal(scores["crps_gaussian"](y, std[:, 0]), scores["crps_gaussian"](y, std))
+    for name in ("crps_gaussian", "crps_mixture", "pit_mixture"):
+        with pytest.raises(ValueError, match=r"standard deviations \(1, 5\); they must agree"):
+            scores[name](y, std.T)
+
+
 def test_crps_limits_agree(rng):
     means = torch.randn(S, B, generator=rng, dtype=torch.float64)
     y = torch.randn(B, generator=rng, dtype=torch.float64)

@@ -21,10 +21,18 @@ def as_tensor(value: Any, name: str, dtype: torch.dtype | None = None) -> Tensor
             value = np.array(value, dtype=value.dtype.newbyteorder("="), order="C")
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        raise TypeError(
-            f"{name} is a {given} that is no array of numbers: {error}; give a tensor, an array or a table "
-            "of numbers, which astype(float) makes"
-        ) from None
+        remedy = (
+            "number its texts: np.unique(texts, return_inverse=True)[1]"
+            if _holds_text(value)
+            else "give a tensor, an array or a table of numbers, which astype(float) makes"
+        )
+        raise TypeError(f"{name} is a {given} that is no array of numbers: {error}; {remedy}") from None
+
+
+def _holds_text(value: Any) -> bool:
+    """Whether the first entry is a word."""
+    first = next(iter(np.asarray(value, dtype=object).flat), None)
+    return isinstance(first, str) and not first.replace(".", "", 1).lstrip("+-").isdigit()
 
 
 def _is_torchs(array: np.ndarray) -> bool:

@@ -103,7 +103,8 @@ def coverage_curve(pit: Numbers, levels: Numbers) -> Tensor:
 
 def crps_gaussian(mean: Numbers, std: Numbers, y: Numbers) -> Tensor:
     """CRPS of N(mean, std²) at every target: E|X - y| - E|X - X'| / 2; std may be 0."""
-    mean, std, y = _numbers(mean), _numbers(std), _numbers(y)
+    mean, y = _same_shape(mean, y)
+    std = _spread(std, mean)
     return _mean_abs_normal(y - mean, std) - std / math.sqrt(math.pi)
 
 
@@ -113,8 +114,8 @@ def crps_mixture(means: Numbers, stds: Numbers, y: Numbers) -> Tensor:
     Means are (S, ...), stds the same or anything that broadcasts to it, y is (...). Takes S² / 2 evaluations
     a target, and memory for S.
     """
-    means, y = _numbers(means), _numbers(y)
-    stds = _numbers(stds).expand_as(means)
+    means, y = _draws(means, y)
+    stds = _spread(stds, means)
     draws = len(means)
     to_target = _mean_abs_normal(y - means, stds).mean(0)
     between = _mean_abs_normal(torch.zeros_like(means), math.sqrt(2) * stds).sum(0)  # each with its own copy
@@ -126,7 +127,7 @@ def crps_mixture(means: Numbers, stds: Numbers, y: Numbers) -> Tensor:
 
 def crps_sample(samples: Numbers, y: Numbers) -> Tensor:
     """CRPS of the empirical distribution of samples (S, ...) at every target y (...)."""
-    samples, y = _numbers(samples), _numbers(y)
+    samples, y = _draws(samples, y)
     n = len(samples)
     weights = 2 * torch.arange(1, n + 1, dtype=samples.dtype, device=samples.device) - n - 1
     spread = torch.tensordot(weights, samples.sort(0).values, dims=1) / n**2  # E|X - X'| / 2
@@ -135,12 +136,14 @@ def crps_sample(samples: Numbers, y: Numbers) -> Tensor:
 
 def pit_mixture(means: Numbers, stds: Numbers, y: Numbers) -> Tensor:
     """P(Y <= y) of an equal mixture of normals (S, ...) at every target; uniform when calibrated."""
-    return normal_cdf((_numbers(y) - _numbers(means)) / _numbers(stds)).mean(0)
+    means, y = _draws(means, y)
+    return normal_cdf((y - means) / _spread(stds, means)).mean(0)
 
 
 def ranks(draws: Numbers, y: Numbers) -> Tensor:
     """How many of the draws (S, ...) lie below each target: uniform on 0 ... S when calibrated."""
-    return (_numbers(draws) < _numbers(y)).sum(0)
+    draws, y = _draws(draws, y)
+    return (draws < y).sum(0)
 
 
 def _mean_abs_normal(mean: Tensor, std: Tensor) -> Tensor:
@@ -164,6 +167,24 @@ def _same_shape(a: Numbers, b: Numbers) -> tuple[Tensor, Tensor]:
             f"predictions have shape {tuple(a.shape)}, targets {tuple(b.shape)}; they must agree"
         )
     return a, b
+
+
+def _draws(draws: Numbers, y: Numbers) -> tuple[Tensor, Tensor]:
+    """Draws (S, ...) and targets (...), which must agree as predictions and targets must."""
+    draws = _numbers(draws)
+    return draws, _same_shape(draws[0], y)[1]
+
+
+def _spread(std: Numbers, mean: Tensor) -> Tensor:
+    """Standard deviations in the shape of the means; a single one is that of all."""
+    std = _numbers(std)
+    if std.ndim == mean.ndim - 1 and mean.shape == (*std.shape, 1):
+        std = std.unsqueeze(-1)
+    try:
+        return std.expand_as(mean)
+    except RuntimeError:
+        shapes = f"means have shape {tuple(mean.shape)}, standard deviations {tuple(std.shape)}"
+        raise ValueError(f"{shapes}; they must agree") from None
 
 
 def _classes(probs: Numbers, labels: Numbers) -> tuple[Tensor, Tensor]:

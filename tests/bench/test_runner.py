@@ -238,9 +238,20 @@ def test_json_is_one_line_for_each_data_set_and_method(data_dir, tmp_path):
     assert [key for key in answer if key in wanted] == wanted
 
 
+def test_methods_run_one_after_another(data_dir, tmp_path):
+    code, out, _ = bench(
+        *("run", "uci", "--dataset", "foo", "--settings", "default", "--steps", "3", "--json"),
+        *("--method", "map", "--method", "mc_dropout", "--method", "map", "--splits", "1"),
+        *("--data-dir", str(data_dir), "--out", str(tmp_path)),
+    )
+    assert code == 0 and [json.loads(one)["method"] for one in out.splitlines()] == ["map", "mc_dropout"]
+    assert [one["splits_there"] for one in results.read(tmp_path / "uci.jsonl")] == [3, 3]
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
+        (("list", "--data-dir", "nowhere"), 'no data directory "nowhere"'),
         (("run", "uci", "--dataset", "fo"), "no data set"),
         (("run", "uci", "--dataset", "broken"), "broken"),
         (("run", "uci", "--dataset", "keyless"), '"y"'),
@@ -258,7 +269,8 @@ def test_mistakes_take_one_line_and_leave_nothing(data_dir, tmp_path, words, mes
     (data_dir / "uci_broken.npz").write_bytes(b"PK\x03\x04 this is no archive")
     np.savez(data_dir / "uci_keyless.npz", X=np.zeros((4, 2)))
     np.savez(data_dir / "cls_foo.npz", X=np.zeros((4, 2)), y=np.arange(4))
-    code, out, err = bench(*words, "--data-dir", str(data_dir), "--out", str(tmp_path / "out"))
+    places = () if words[0] == "list" else ("--data-dir", str(data_dir), "--out", str(tmp_path / "out"))
+    code, out, err = bench(*words, *places)
     assert code == 1 and out == "" and err.startswith("Error: ") and len(err.splitlines()) == 1
     assert message in err and not (tmp_path / "out").exists()
 
@@ -273,6 +285,16 @@ def test_mistakes_take_one_line_and_leave_nothing(data_dir, tmp_path, words, mes
         ),
         (("synthetic", "--dataset", "sinc", "--dataset", "moons"), "no problem 'moons'; it knows sinc, "),
         (("ood", "--dataset", "mnist", "--dataset", "bar"), "no foreign rows for 'bar'; it knows mnist, "),
+        (("uci", "--dataset", "foo", "--method", "map", "--method", "mop"), "no method 'mop'"),
+        (("uci", "--dataset", "mnist"), "data set mnist is for classification; task uci needs regression\n"),
+        (
+            ("uci", "--dataset", "yacht", "--method", "map", "--settings", "single"),
+            "settings single are BALI's; use --settings default for map",
+        ),
+        (
+            ("uci", "--dataset", "yacht", "--method", "bbb", "--settings", "reproduction"),
+            "settings reproduction are BALI's; use --settings paper or default for bbb",
+        ),
     ],
 )
 def test_what_cannot_work_is_said_before_anything_trains(data_dir, tmp_path, monkeypatch, words, message):

@@ -256,6 +256,23 @@ def test_reproduced_is_at_most_two_of_the_papers_errors_worse(rmse, ll, expected
     assert tables.reproduced(other, "rmse") is None
 
 
+def test_a_shorter_run_is_no_reproduction_and_says_its_steps():
+    short = splits([0.6, 0.62], [-0.5, -0.5], steps=20)
+    (run,) = runs(short)
+    assert run.trial and tables.reproduced(run, "rmse") is None
+    row = dict(zip(tables.wide([run], "rmse").columns, tables.wide([run], "rmse").rows[0], strict=True))
+    assert "✓" not in str.__str__(row["ours: BALI, paper"])
+    assert "(2 of 20, 20 steps)" in str.__str__(row["ours: BALI, paper"])
+    assert not any(run.trial for run in runs([line(), *splits([0.6], [-0.5], steps=20, settings="single")]))
+
+
+def test_splits_of_a_data_set_of_ones_own_that_are_missing_are_counted():
+    (run,) = runs([line("mine", n_splits=1, splits_there=5)])
+    assert run.count == "1 of 5"
+    (curve,) = runs([line("mine", n_splits=1, splits_there=5, task="convergence")])
+    assert curve.count == "1"
+
+
 def test_reproduced_cells_are_counted_by_settings():
     lines = splits([0.6] * 20, [-2.0] * 20) + splits([0.45] * 20, [-0.6] * 20, dataset="energy")
     lines += splits([0.9] * 20, [-2.0] * 20, settings="default")

@@ -55,6 +55,7 @@ class Job:
     draws: int
     data: str  # SHA-256 of the file
     batched: bool
+    splits_there: int = 1  # how many the data set has
     other: str | None = None  # a data set to compare with
     other_data: str = ""  # SHA-256 of its file
     extra: dict[str, Any] = field(default_factory=dict)
@@ -106,7 +107,11 @@ class Job:
     def lines(self, found: Sequence[dict[str, Any]], watch: Watch) -> list[dict[str, Any]]:
         """The result lines, one per split."""
         environment = {"seconds": round(watch.seconds, 1), "run": self.run} | watch.environment
-        trained = {"n_splits": len(self.splits), "steps": self.steps or watch.steps}
+        trained = {
+            "n_splits": len(self.splits),
+            "splits_there": self.splits_there,
+            "steps": self.steps or watch.steps,
+        }
         return [
             self.about | {"split": split} | trained | one | environment
             for split, one in zip(self.splits, found, strict=True)

@@ -40,6 +40,11 @@ def n_splits(task: str, dataset: str) -> int:
     return SPLITS.get(dataset, 1) if task in ("classification", "ood") else 1
 
 
+def steps(dataset: str) -> int:
+    """How long the paper trains BALI on a data set; 0 where it does not say."""
+    return int(bali_hyperparameters().get(dataset, {}).get("iterations", 0))
+
+
 def bali_hyperparameters() -> dict[str, dict[str, str]]:
     """Tables 4 and 5 by data set; `_printed` as in the paper, `_ours` as we read it (see decisions)."""
     return {row["dataset"]: row for row in _rows("bali_hyperparameters")}

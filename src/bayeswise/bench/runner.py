@@ -28,11 +28,20 @@ Say = Callable[[str], None]
 
 def run(request: Request, say: Say) -> list[dict[str, Any]]:
     """Carry out a request; one object per data set, method and settings."""
-    if request.task not in TASKS:
-        raise ValueError(f"there is no task {request.task!r}; there are {', '.join(TASKS)}")
-    task, file = TASKS[request.task], results.file_of(request.out, request.task)
+    task, file = _task(request), results.file_of(request.out, request.task)
     lines = [line for job in task.jobs(request) for line in _lines(task, job, file, request.progress, say)]
     return summaries(lines)
+
+
+def check(request: Request) -> None:
+    """Refuse what cannot be carried out, without training."""
+    next(iter(_task(request).jobs(request)))
+
+
+def _task(request: Request) -> Task:
+    if request.task not in TASKS:
+        raise ValueError(f"there is no task {request.task!r}; there are {', '.join(TASKS)}")
+    return TASKS[request.task]
 
 
 def _lines(task: Task, job: Job, file: Path, progress: bool, say: Say) -> list[results.Line]:

@@ -90,7 +90,7 @@ def _single(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelih
     """The defaults with one start."""
     chosen, likelihood = _defaults(dataset, method, n)
     if not isinstance(chosen, BALI):
-        raise ValueError(f"settings single are BALI's; use --settings paper or default for {method}")
+        raise ValueError(f"settings single are BALI's; use --settings {_own(dataset, method)} for {method}")
     return replace(chosen, members=1), likelihood
 
 
@@ -102,6 +102,12 @@ def _papers(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelih
         what = f"data set {dataset.name}" if make else f"{method} on {dataset.kind}"
         raise ValueError(f"the paper has no settings for {what}; use --settings default")
     return make(dataset, paper, n, _likelihood(dataset))
+
+
+def _own(dataset: Dataset, method: str) -> str:
+    """The settings that there are for a method."""
+    known = (method, dataset.kind) in PUBLISHED and dataset.name in _paper()
+    return "paper or default" if known else "default"
 
 
 def _printed(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
@@ -117,9 +123,12 @@ def _printed(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likeli
 
 def _reproduction(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
     """The paper's with the one change that validation rows prefer; none for tables of classes."""
+    if method != "bali":
+        raise ValueError(
+            f"settings reproduction are BALI's; use --settings {_own(dataset, method)} for {method}"
+        )
     chosen, likelihood = _papers(dataset, method, n)
-    if not isinstance(chosen, BALI):
-        raise ValueError(f"settings reproduction are BALI's; use --settings paper or default for {method}")
+    assert isinstance(chosen, BALI)
     if dataset.kind == "regression":
         return replace(chosen, step_size=REPRODUCTION_STEP), likelihood
     if dataset.name not in IMAGES_EFFECTIVE:

@@ -37,8 +37,8 @@ def counting(lines: Sequence[Line]) -> list[Line]:
     """A line of every split and seed, of one configuration: what is averaged was trained alike.
 
     Where there are several configurations (a short trial beside the whole run), it is the one with most
-    lines, of equals the one with most steps, and of these the last. Of several lines of a split it is the one trained together with most
-    others, and of equals the last.
+    lines, of equals the one with most steps, and of these the last. Of several lines of a split it is the one
+    trained together with most others, and of equals the last.
     """
     alike: dict[str, dict[tuple[Any, Any], Line]] = {}
     for line in lines:

@@ -96,7 +96,19 @@ class Run:
     def planned(self) -> int:
         """How many splits or seeds make it complete: those of the paper, and those trained together."""
         together = max(int(line.get("n_splits") or 1) for line in self.lines)
-        return max(self.done, together, paper.n_splits(self.summary["task"], self.dataset))
+        own = max(int(line.get("splits_there") or 1) for line in self.lines) if self._is_averaged else 1
+        return max(self.done, together, own, paper.n_splits(self.summary["task"], self.dataset))
+
+    @property
+    def _is_averaged(self) -> bool:
+        return self.summary["task"] in ("uci", "classification")
+
+    @property
+    def trial(self) -> bool:
+        """Whether it is BALI on a table of the paper, with the paper's settings but for fewer steps."""
+        given = self.key[0] == "bali" and self.key[1] not in ("default", "single")
+        steps = self.lines[0].get("steps")
+        return given and self.summary["task"] == "uci" and (steps or math.inf) < paper.steps(self.dataset)
 
     @property
     def done(self) -> int:
@@ -159,12 +171,12 @@ def _badness(score: Score | None, looks: Metric) -> float | None:
 def reproduced(run: Run, name: str) -> bool | None:
     """Is our mean not worse than the paper's BALI by more than two of the paper's standard errors?
 
-    None where the paper has no such cell or we have no such run.
+    None where the paper has no such cell or we have no such run, or only a shorter one.
     """
     theirs, worse_if = paper.uci_scores().get((run.dataset, name, "BALI")), metric(name).badness
     if run.summary["task"] != "uci" or run.key[0] != "bali" or run.summary.get(name) is None:
         return None
-    if theirs is None or worse_if is None:
+    if theirs is None or worse_if is None or run.trial:
         return None
     return worse_if(run.summary[name]) - worse_if(theirs.mean) <= 2 * theirs.error * (1 + 1e-9)
 
@@ -211,10 +223,12 @@ def _wide_row(dataset: str, name: str, ours: Sequence[Run | None]) -> tuple[Cell
 
 
 def _marks(run: Run, name: str) -> str:
-    """Whether the cell is reproduced, and that splits are missing."""
+    """Whether the cell is reproduced, and that splits or steps are missing."""
     verdict = reproduced(run, name)
     mark = "" if verdict is None else f" {REPRODUCED if verdict else MISSED}"
-    return mark if run.done == run.planned else f"{mark} ({run.count})"
+    notes = [run.count] if run.done < run.planned else []
+    notes += [f"{run.lines[0]['steps']:,} steps"] if run.trial else []
+    return f"{mark} ({', '.join(notes)})" if notes else mark
 
 
 def _cell(score: Score | None, verdict: tuple[bool, bool], mark: str = "") -> Cell:

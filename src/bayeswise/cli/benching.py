@@ -29,7 +29,15 @@ def bench() -> None:
 @bench.command("run", cls=Command)
 @click.argument("task")
 @click.option("--dataset", "datasets", multiple=True, metavar="NAME", help="May be repeated; else all.")
-@click.option("--method", default="bali", show_default=True, help="See `bayeswise methods`.")
+@click.option(
+    "--method",
+    "methods",
+    multiple=True,
+    default=("bali",),
+    show_default=True,
+    metavar="NAME",
+    help="May be repeated; see `bayeswise methods`.",
+)
 @click.option(
     "--settings",
     default="paper",
@@ -43,15 +51,20 @@ def bench() -> None:
 @click.option("--out", type=FOLDER, default=RESULTS, show_default=True, help="Folder of the result lines.")
 @json_option
 @debug_option
-def run(data_dir: Path | None, as_json: bool, debug: bool, **options: Any) -> None:
+def run(data_dir: Path | None, methods: tuple[str, ...], as_json: bool, debug: bool, **options: Any) -> None:
     """Run a task, and append a line per split or seed to OUT/TASK.jsonl; a killed run goes on."""
     voice = Voice(as_json)
     from bayeswise.bench.datasets import data_directory
     from bayeswise.bench.jobs import Request
+    from bayeswise.bench.runner import check
     from bayeswise.bench.runner import run as carry_out
 
     with voice.warnings_as_notes():
-        found = carry_out(Request(data_dir=data_directory(data_dir), **options), voice.say)
+        folder = data_directory(data_dir)
+        requests = [Request(data_dir=folder, method=name, **options) for name in dict.fromkeys(methods)]
+        for request in requests[1:]:  # before any trains
+            check(request)
+        found = [one for request in requests for one in carry_out(request, voice.say)]
     if as_json:
         for one in found:
             click.echo(json.dumps(finite(one), allow_nan=False))
@@ -71,7 +84,7 @@ def listing(data_dir: Path | None, as_json: bool, debug: bool) -> None:
     from bayeswise.methods import METHODS
 
     directory = data_directory(data_dir)
-    there = kinds(directory) if directory.is_dir() else {}
+    there = kinds(directory) if directory.is_dir() or data_dir is not None else {}
     found = {
         "tasks": [{"name": n, "datasets": list(t.datasets), "summary": t.summary} for n, t in TASKS.items()],
         "datasets": [{"name": name, "kind": kind} for name, kind in there.items()],
@@ -139,7 +152,7 @@ def _cell(mean: float | None, error: float | None) -> str:
 
 def _seconds(time: float | None) -> str:
     """A dash where no line says how long it took."""
-    return "–" if time is None else f"{time:.0f}"
+    return "–" if time is None else f"{time:.1f}" if time < 10 else f"{time:.0f}"
 
 
 def _show_list(found: dict[str, Any]) -> None:

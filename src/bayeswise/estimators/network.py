@@ -305,7 +305,16 @@ def naming(what: str) -> Iterator[None]:
         if re.search(r"\b[Xy]\b", str(error)):
             raise
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{what}: {error}") from error
+        raise kind(f"{what}: {error}{_encoded(what, str(error))}") from error
+
+
+def _encoded(what: str, message: str) -> str:
+    """What to do about texts, where the message speaks of them."""
+    if "string to float" not in message:
+        return ""
+    if what == "y":
+        return "; labels are for BayesianClassifier"
+    return "; encode columns of text first, by OneHotEncoder or pandas.get_dummies"
 
 
 def as_data(values: Any, what: str) -> Any:

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from bayeswise.bench.datasets import Dataset, available, equal_groups, load, rows
 from bayeswise.bench.jobs import Job, Request
+from bayeswise.bench.npz import KIND_OF_PREFIX
 from bayeswise.bench.settings import recipe
 from bayeswise.bench.watch import Watch
 from bayeswise.posterior import Posterior
@@ -82,6 +83,7 @@ def job_of(
         draws=draws,
         data=dataset.digest,
         batched=batched,
+        splits_there=len(dataset.train),
     )
 
 
@@ -90,7 +92,8 @@ def datasets_of(request: Request, task: Task, kind: str) -> Iterator[Dataset]:
     found = [load(name, request.data_dir) for name in request.datasets or task.datasets]  # before any trains
     for dataset in found:
         if dataset.kind != kind:
-            others = [name for name in available(request.data_dir) if name.endswith(f"_{dataset.name}")]
+            longer = [f"{prefix}{dataset.name}" for prefix in KIND_OF_PREFIX]
+            others = [name for name in available(request.data_dir) if name in longer]
             hint = f"; did you mean {' or '.join(others)}?" if others else ""
             about = f"data set {dataset.name} is for {dataset.kind}; task {request.task} needs {kind}"
             raise ValueError(about + hint)
