@@ -12,17 +12,13 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import bayeswise as bw
+from bayeswise.bench import results
+from bayeswise.bench.models import LeakyTanh
 
-
-class LeakyTanh(nn.Module):
-    """tanh(x) + 0.1 x, the paper's activation for classification."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Element by element."""
-        return x.tanh() + 0.1 * x
+__all__ = ["LeakyTanh", "arguments", "keep", "kept", "mlp", "put_table", "read"]
 
 
 def mlp(sizes: tuple[int, ...], activation: type[nn.Module]) -> nn.Sequential:
@@ -65,18 +61,14 @@ def keep(options: argparse.Namespace, line: dict) -> None:
         "bayeswise": bw.__version__,
         "threads": torch.get_num_threads(),
     }
-    text = json.dumps(line | about)
-    print(text, flush=True)
+    print(json.dumps(line | about), flush=True)
     if options.out:
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        with options.out.open("a") as file:
-            file.write(text + "\n")
+        results.append(options.out, [line | about])
 
 
 def kept(options: argparse.Namespace) -> list[dict]:
     """The lines that the file has by now."""
-    text = options.out.read_text() if options.out and options.out.exists() else ""
-    return [json.loads(line) for line in text.splitlines()]
+    return results.read(options.out) if options.out else []
 
 
 def put_table(page: Path, rows: Sequence[Sequence[str]], mark: str = "table") -> None:

@@ -130,7 +130,8 @@ def length(line: dict) -> str:
 
 def table(lines: list[dict], wanted: str) -> list[list[str]]:
     """RMSE / log-likelihood of every change and data set; what is better than unchanged is bold."""
-    found = {(line["change"], line["dataset"]): line for line in lines if length(line) == wanted}
+    same = [line for line in lines if length(line) == wanted and line["seed"] == 0]
+    found = {(line["change"], line["dataset"]): line for line in same}
     head = ["change", *SETS]
     body = [[NAMES.get(c, c), *(cell(found, c, name) for name in SETS)] for c in CHANGES]
     return [head, *(row for row in body if any(row[1:]))]

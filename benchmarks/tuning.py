@@ -107,7 +107,7 @@ def best_temperature(posterior: Posterior, x: torch.Tensor, y: torch.Tensor) -> 
 
 def table(lines: list[dict]) -> list[list[str]]:
     """RMSE / log-likelihood (the best that a temperature could do) of every change and data set."""
-    found = {(line["change"], line["dataset"]): line for line in lines}
+    found = {(line["change"], line["dataset"]): line for line in lines if line["seed"] == 0}
     head = ["change", *SETS]
     body = [[change, *(cell(found.get((change, name))) for name in SETS)] for change in CHANGES]
     return [head, *(row for row in body if any(row[1:]))]
