@@ -17,7 +17,7 @@ from torch.utils.data import IterableDataset
 from tqdm.auto import tqdm
 
 from bayeswise.data import Batch, LoaderRows, Rows
-from bayeswise.methods.protocol import Info, Method, Passes, Renews
+from bayeswise.methods.protocol import Info, Method, Passes, Plan, Renews
 from bayeswise.networks import evaluating
 from bayeswise.plain import finite
 from bayeswise.posterior import Posterior
@@ -125,20 +125,8 @@ def train(
             _warn_stream(rows)
             keeper.resume(run)
         seen, seen_rows = answers or (problem, rows)
-        plan = method.plan(problem)
-        if isinstance(plan, Passes):
-            total, batches = plan.n * sum(1 for _ in rows.ordered()), _ordered(rows, run)
-        else:
-            total, batches = plan.n, _shuffled(rows, run, derived_seed(seed, 2))
-        with tqdm(
-            desc=what,
-            total=total,
-            initial=run.step,
-            disable=not progress,
-            delay=1,
-            mininterval=0.1 if _is_terminal() else 1.0,  # a log keeps every line
-            unit="step",
-        ) as bar:
+        total, batches = _planned(method.plan(problem), rows, run, derived_seed(seed, 2))
+        with _bar(what, total, run.step, progress) as bar:
             for info in _steps(method, problem, rows, run, batches, total):
                 now = Progress(run.step, total, info, lambda: method.posterior(seen, run.state, seen_rows))
                 run.stopped = any([bool(callback(now)) for callback in callbacks])
@@ -146,6 +134,27 @@ def train(
                 if keeper is not None:
                     keeper.keep(run, last=run.stopped or run.step == total)
     return run.state
+
+
+def _planned(plan: Plan, rows: Rows, run: Run, seed: int) -> tuple[int, Iterator[Batch]]:
+    """How many steps there are, and the batches of those that are left."""
+    if isinstance(plan, Passes):
+        return plan.n * sum(1 for _ in rows.ordered()), _ordered(rows, run)
+    return plan.n, _shuffled(rows, run, seed)
+
+
+def _bar(what: str | None, total: int, step: int, progress: bool) -> Any:
+    """The progress bar, where it is wanted."""
+    interval = 0.1 if _is_terminal() else 1.0  # a log keeps every line
+    return tqdm(
+        desc=what,
+        total=total,
+        initial=step,
+        disable=not progress,
+        delay=1,
+        mininterval=interval,
+        unit="step",
+    )
 
 
 def _is_terminal() -> bool:

@@ -48,6 +48,12 @@ def test_one_line_has_no_standard_error_and_no_line_no_summary():
     assert summaries([]) == []
 
 
+def test_of_equal_runs_the_one_that_was_repeated_last_counts():
+    first, second = splits([1.0], [0.0], run="a"), splits([2.0], [0.0], run="b", draws=7)
+    assert summaries([*first, *second])[0]["rmse"] == 2.0
+    assert summaries([*first, *second, *first])[0]["rmse"] == 1.0
+
+
 def test_the_last_line_of_a_split_wins():
     old, new = splits([1.0, 2.0, 6.0], [0.0] * 3), splits([4.0], [0.0], n_splits=3, run="b", seconds=10.0)
     (found,) = summaries(old + new)
@@ -271,6 +277,33 @@ def test_splits_of_a_data_set_of_ones_own_that_are_missing_are_counted():
     assert run.count == "1 of 5"
     (curve,) = runs([line("mine", n_splits=1, splits_there=5, task="convergence")])
     assert curve.count == "1"
+
+
+def test_several_best_share_the_larger_error():
+    scores = [Score(1.0, 0.0, 3), Score(1.0, 0.1, 3), Score(1.05, 0.0, 3), Score(1.2, 0.0, 3)]
+    assert verdicts(scores, metric("rmse")) == [(True, False), (True, False), (False, True), (False, False)]
+
+
+def test_steps_and_seconds_are_printed_as_a_span_and_with_a_digit_below_ten():
+    lines = [
+        line(split=k, steps=n, seconds=3.14, run=str(k), configuration={"kind": "BALI", "steps": None})
+        for k, n in enumerate((625, 312, 400))
+    ]
+    (run,) = runs(lines)
+    assert [str.__str__(cell) for cell in tables.cost(run)] == ["3 of 20", "312 to 625", "9.4"]
+    assert str.__str__(tables.seconds_text(10.4)) == "10" and tables.seconds_text(None) is None
+
+
+def test_the_papers_cells_are_those_of_its_own_task():
+    (other,) = runs([line(task="later", metrics={"rmse": 0.6})])
+    assert tables.reproduced(other, "rmse") is None
+
+
+def test_the_best_of_a_data_set_is_not_that_of_another():
+    lines = [line("energy", 0, {"rmse": 0.1}), line("energy", 0, {"rmse": 0.2}, method="map")]
+    lines += [line("yacht", 0, {"rmse": 0.7}), line("yacht", 0, {"rmse": 0.6}, method="map")]
+    rows = tables.long(runs(lines)).rows
+    assert [row[2].strong for row in rows] == [False, True, True, False]
 
 
 def test_reproduced_cells_are_counted_by_settings():
