@@ -67,6 +67,11 @@ def test_numbers_are_a_gaussian_with_both_covariances():
     y = mean + 0.3
     torch.testing.assert_close(prediction.log_prob(y), truth.log_prob(y), rtol=1e-12, atol=0)
     torch.testing.assert_close(prediction.log_prob_gaussian(y), truth.log_prob(y), rtol=1e-12, atol=0)
+    std = truth.covariance_matrix.diagonal(dim1=-2, dim2=-1).sqrt()
+    z = (y - mean) / std
+    normal = td.Normal(torch.zeros((), dtype=y.dtype), 1.0)  # Gneiting and Raftery's closed form
+    closed = std * (z * (2 * normal.cdf(z) - 1) + 2 * normal.log_prob(z).exp() - 1 / math.sqrt(math.pi))
+    torch.testing.assert_close(prediction.crps(y), closed, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(prediction.entropy(), truth.entropy(), rtol=1e-12, atol=0)
     torch.testing.assert_close(prediction.std, truth.stddev, rtol=1e-12, atol=0)
     single = torch.distributions.MultivariateNormal(mean, noise.expand(B, O, O)).entropy()

@@ -106,6 +106,28 @@ def test_regression_information_by_hand(rng, leading):
 
 
 @noises
+def test_the_crps_is_that_of_each_outputs_mixture(rng, leading):
+    """E|Y - y| - E|Y - Y'| / 2, here by the integral of (F(t) - 1[t >= y])²."""
+    f, noise = outputs_of(rng, S, K, B, O), noise_of(rng, leading)
+    y = outputs_of(rng, B, O)  # the same rows for all members
+    stds = whole_noise(noise).diagonal(dim1=-2, dim2=-1).sqrt()[:, :, None]
+    t = torch.linspace(-40, 40, 80_001, dtype=F64)
+    found = Gaussian(noise).predictive(f).crps(y)
+    assert found.shape == (K, B, O)
+    for k, b, o in ((0, 0, 0), (K - 1, B - 1, O - 1)):
+        normals = td.Normal(f[:, k, b, o, None], stds.expand(S, K, 1, O)[:, k, 0, o, None])
+        gap = (normals.cdf(t).mean(0) - (t >= y[b, o]).double()).square()
+        close(found[k, b, o], torch.trapezoid(gap, t), rtol=0, atol=2e-3)
+
+
+def test_the_crps_takes_targets_of_one_output_without_an_axis(rng):
+    f, y = outputs_of(rng, S, B, 1), outputs_of(rng, B)
+    prediction = Gaussian(0.3).predictive(f.float())
+    assert prediction.crps(y).shape == (B, 1) and prediction.crps(y).dtype == torch.float32
+    close(Gaussian(0.3).predictive(f).crps(y), Gaussian(0.3).predictive(f).crps(y[:, None]), rtol=0, atol=0)
+
+
+@noises
 def test_quantiles_invert_the_mixture(rng, leading):
     f, noise = outputs_of(rng, S, K, B, O), noise_of(rng, leading)
     prediction = Gaussian(noise).predictive(f)
@@ -265,6 +287,8 @@ def test_labels_have_no_intervals(likelihood, rng):
     prediction = likelihood.predictive(outputs_of(rng, S, B, O))
     with pytest.raises(TypeError, match="no quantiles or intervals; use mean"):
         prediction.interval()
+    with pytest.raises(TypeError, match="no CRPS; use log_prob"):
+        prediction.crps(torch.zeros(B, O) if likelihood.event_dim else torch.zeros(B))
     with pytest.raises(TypeError, match="use log_prob"):
         prediction.log_prob_gaussian(torch.zeros(B, O) if likelihood.event_dim else torch.zeros(B))
 
@@ -282,6 +306,7 @@ def test_blocks_do_not_change_the_answer(likelihood, rng):
     if isinstance(likelihood, Gaussian):
         close(blocks.interval()[1], whole.interval()[1], rtol=1e-12, atol=1e-14)
         close(blocks.log_prob_gaussian(y), whole.log_prob_gaussian(y), rtol=1e-12, atol=1e-14)
+        close(blocks.crps(y), whole.crps(y), rtol=1e-12, atol=1e-14)
 
 
 def test_draws_that_are_not_kept_are_passed_over_once_for_all_moments(rng):

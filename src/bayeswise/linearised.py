@@ -20,6 +20,7 @@ from torch import distributions as td
 from torch.special import entr, ndtri
 
 from bayeswise.linalg import safe_cholesky
+from bayeswise.metrics import crps_gaussian
 from bayeswise.predictive import Draws, Moments, Observation, Predictive, checked_rng, draw_count
 
 MANY_OUTPUTS = 64  # from which on covariances between outputs are left out of predictions of labels
@@ -210,6 +211,11 @@ class GaussianNumbers:
         z = ndtri(torch.tensor(levels, dtype=f.dtype, device=f.device))
         return torch.stack([moments.mean + moments.std * u for u in z])
 
+    def crps(self, f: Tensor, y: Tensor) -> Tensor:
+        """That of each output's normal."""
+        moments = self.moments(f)
+        return crps_gaussian(moments.mean, moments.std, y.expand_as(moments.mean))
+
     def sample(self, f: Tensor, index: Tensor, rng: Generator) -> Tensor:
         """Targets for functions f (n, …, B, O)."""
         return self.likelihood.sample(f, index, rng)
@@ -275,6 +281,10 @@ class GaussianLabels:
             return self.likelihood.mixture(drawn.to(f.dtype))
         mean = self.mean(f)
         return td.Independent(td.Bernoulli(mean), 1) if self.event_dim else td.Categorical(probs=mean)
+
+    def crps(self, f: Tensor, y: Tensor) -> Tensor:
+        """Labels have none."""
+        return self.likelihood.crps(f, y)
 
     def sample(self, f: Tensor, index: Tensor, rng: Generator) -> Tensor:
         """Labels for functions f (n, …, B, O)."""

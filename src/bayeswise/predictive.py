@@ -95,6 +95,10 @@ class Observation(Protocol):
         """Marginal quantiles of the mixture, (levels, ..., b, O)."""
         ...
 
+    def crps(self, f: Tensor, y: Tensor) -> Tensor:
+        """Continuous ranked probability score of the mixture at every target, (..., b, O)."""
+        ...
+
     def moment_matched(self, f: Tensor) -> Distribution:
         """The Gaussian with the mixture's mean and covariance."""
         ...
@@ -204,6 +208,13 @@ class Predictive:
         """Log-density of y under the Gaussian with the mixture's mean and covariance (..., B)."""
         return self._over_targets(y, lambda f, rows: self.likelihood.moment_matched(f).log_prob(rows))
 
+    def crps(self, y: Tensor) -> Tensor:
+        """The continuous ranked probability score of every target (..., B, O), in the units of y, exactly.
+
+        The lower the better; for a prediction without spread it is the absolute error.
+        """
+        return self._over_targets(y, self.likelihood.crps, row_axis=-2)
+
     def sample(self, n: int, rng: torch.Generator | None = None) -> Tensor:
         """Draw n targets for every row, (n, ..., B, O) or labels (n, ..., B).
 
@@ -240,8 +251,10 @@ class Predictive:
         """A statistic of every block, put together along the rows."""
         return torch.cat([statistic(f.double()).to(f.dtype) for f in self._blocks()], row_axis)
 
-    def _over_targets(self, y: Tensor, statistic: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
-        """A statistic of every block and the targets of its rows, (..., B)."""
+    def _over_targets(
+        self, y: Tensor, statistic: Callable[[Tensor, Tensor], Tensor], row_axis: int = -1
+    ) -> Tensor:
+        """A statistic of every block and the targets of its rows, put together along the rows."""
         axis, y, start = -1 - self.likelihood.event_dim, as_tensor(y, "y"), 0
         rows, parts = y, []
         for f in self._blocks():
@@ -253,7 +266,7 @@ class Predictive:
             parts.append(statistic(f.double(), _precise(block)).to(f.dtype))
             start = end
         _check_rows(start == rows.shape[axis], f"{start}", y)
-        return torch.cat(parts, -1)
+        return torch.cat(parts, row_axis)
 
     def _targets(self, y: Tensor, f: Tensor) -> Tensor:
         """The likelihood's targets; y (..., B) beside draws f (S, ..., b, O) has no axis of outputs yet."""
@@ -303,6 +316,10 @@ class LabelMixture:
         raise TypeError(
             f"{self} labels have no quantiles or intervals; use mean (probabilities) or entropy()"
         )
+
+    def crps(self, f: Tensor, y: Tensor) -> Tensor:
+        """Labels have none."""
+        raise TypeError(f"{self} labels have no CRPS; use log_prob(y) or metrics.brier")
 
     def moment_matched(self, f: Tensor) -> Distribution:
         """Labels have none."""

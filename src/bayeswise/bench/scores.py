@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, cat, ones, zeros
 
 from bayeswise import metrics
-from bayeswise.likelihoods import Gaussian
 from bayeswise.predictive import Predictive
 
 Metrics = dict[str, float]
@@ -17,9 +16,8 @@ ROUNDING = 1e-9  # a smaller mutual information is one of rounding: a single net
 
 def regression(prediction: Predictive, y: Tensor) -> list[Metrics]:
     """RMSE, log-likelihoods, coverage and CRPS of each member's rows y (K, B, 1), or of the rows (B, 1)."""
-    f, (low, high) = prediction.draws.double(), prediction.interval(0.9)
-    crps = metrics.crps_mixture(f, _noise_std(prediction).expand_as(f), y)  # (…, B, 1)
-    found = (prediction.mean, prediction.log_prob(y), prediction.log_prob_gaussian(y), low, high, crps, y)
+    log_prob, gaussian, crps = prediction.log_prob(y), prediction.log_prob_gaussian(y), prediction.crps(y)
+    found = (prediction.mean, log_prob, gaussian, *prediction.interval(0.9), crps, y)
     members = zip(*found, strict=True) if y.dim() == 3 else [found]
     return [_regression(*one) for one in members]
 
@@ -32,19 +30,8 @@ def _regression(
         "ll": float(log_prob.double().mean()),
         "ll_gaussian": float(gaussian.double().mean()),
         "coverage_90": float(metrics.coverage(low, high, y)),
-        "crps": float(crps.mean()),
+        "crps": float(crps.double().mean()),
     }
-
-
-def _noise_std(prediction: Predictive) -> Tensor:
-    """The standard deviation of the noise (…, 1, O), to be broadcast to draws (S, …, B, O)."""
-    likelihood = getattr(
-        prediction.likelihood, "likelihood", prediction.likelihood
-    )  # behind a linearised one
-    assert isinstance(likelihood, Gaussian)
-    noise = torch.as_tensor(likelihood.noise, dtype=torch.float64)
-    variance = noise.diagonal(dim1=-2, dim2=-1) if noise.dim() else noise[None]
-    return variance.sqrt().unsqueeze(-2)
 
 
 def classification(probs: Tensor, log_prob: Tensor, labels: Tensor) -> Metrics:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch import distributions as td
 
 from bayeswise.likelihoods.protocol import rows_of_outputs
+from bayeswise.metrics import crps_mixture
 from bayeswise.predictive import KeptDraws, Moments, Predictive, equal_mixture
 from bayeswise.quantiles import mixture_quantile
 
@@ -150,6 +151,10 @@ class Gaussian:
         """Quantiles of each output's mixture of normals."""
         stds = self._variance(f).sqrt()
         return torch.stack([mixture_quantile(f, stds, level) for level in levels])
+
+    def crps(self, f: Tensor, y: Tensor) -> Tensor:
+        """That of each output's mixture of normals."""
+        return crps_mixture(f, self._variance(f).sqrt(), y.expand_as(f[0]))
 
     def moment_matched(self, f: Tensor) -> td.MultivariateNormal:
         """The Gaussian with the mixture's mean and full covariance."""
