@@ -17,6 +17,7 @@ from torch import nn
 import bayeswise as bw
 from bayeswise.bench import results
 from bayeswise.bench.models import LeakyTanh
+from bayeswise.plain import finite
 
 __all__ = ["LeakyTanh", "arguments", "keep", "kept", "mlp", "put_table", "read"]
 
@@ -61,9 +62,10 @@ def keep(options: argparse.Namespace, line: dict) -> None:
         "bayeswise": bw.__version__,
         "threads": torch.get_num_threads(),
     }
-    print(json.dumps(line | about), flush=True)
+    whole = finite(line | about)
+    print(json.dumps(whole), flush=True)
     if options.out:
-        results.append(options.out, [line | about])
+        results.append(options.out, [whole])
 
 
 def kept(options: argparse.Namespace) -> list[dict]:

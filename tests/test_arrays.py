@@ -73,6 +73,22 @@ def test_texts_are_to_be_numbered(labels):
         as_tensor(labels, "y")
 
 
-def test_numbers_that_are_texts_are_to_be_read():
-    with pytest.raises(TypeError, match=r"astype\(float\) makes"):
-        as_tensor(np.array(["1", "-2.5"]), "y")
+@pytest.mark.parametrize("values", [["1e-3", "10"], np.array(["1", "-2.5"]), ["nan", "2"], [" 1.5"]])
+def test_numbers_that_are_texts_are_to_be_read(values):
+    with pytest.raises(TypeError, match=r"y is a .*astype\(float\) makes"):
+        as_tensor(values, "y")
+
+
+@pytest.mark.parametrize("columns", [["city", "b"], ["b", "city"]])
+def test_tables_with_texts_are_to_be_encoded(columns):
+    table = pd.DataFrame({"city": ["u", "v"], "b": [1.0, 2.0]})[columns]
+    with pytest.raises(TypeError, match="pandas.get_dummies of other texts"):
+        as_tensor(table, "x")
+
+
+@pytest.mark.parametrize(
+    "values", [[np.zeros((2, 3)), np.zeros((2, 4))], [[1.0], [1.0, 2.0]], [None], object()]
+)
+def test_what_is_no_array_is_named(values):
+    with pytest.raises(TypeError, match="x is a .* that is no array of numbers"):
+        as_tensor(values, "x")

@@ -154,6 +154,21 @@ def test_targets_are_not_broadcast_against_predictions(rng):
             scores[name](y, std.T)
 
 
+def test_a_single_number_is_that_of_all_targets():
+    y = torch.tensor([1.0, -2.0])
+    assert torch.equal(
+        metrics.crps_gaussian(0.5, 1.0, y), metrics.crps_gaussian(torch.full((2,), 0.5), 1.0, y)
+    )
+    assert torch.equal(
+        metrics.crps_gaussian(y, 1.0, 0.5), metrics.crps_gaussian(y, 1.0, torch.full((2,), 0.5))
+    )
+    draws = torch.tensor([[0.0, 1.0], [2.0, -1.0], [3.0, 0.0]])
+    assert metrics.ranks(draws, 0.5).tolist() == [1, 2]
+    for none in (torch.tensor(1.0), torch.zeros(0, 7)):
+        with pytest.raises(ValueError, match=r"draws have shape .*; give \(S, \.\.\.\), one draw at least"):
+            metrics.ranks(none, 0.5)
+
+
 def test_crps_limits_agree(rng):
     means = torch.randn(S, B, generator=rng, dtype=torch.float64)
     y = torch.randn(B, generator=rng, dtype=torch.float64)

@@ -21,18 +21,29 @@ def as_tensor(value: Any, name: str, dtype: torch.dtype | None = None) -> Tensor
             value = np.array(value, dtype=value.dtype.newbyteorder("="), order="C")
         return torch.as_tensor(value, dtype=dtype)
     except (TypeError, ValueError, RuntimeError, KeyError) as error:
-        remedy = (
-            "number its texts: np.unique(texts, return_inverse=True)[1]"
-            if _holds_text(value)
-            else "give a tensor, an array or a table of numbers, which astype(float) makes"
-        )
-        raise TypeError(f"{name} is a {given} that is no array of numbers: {error}; {remedy}") from None
+        raise TypeError(
+            f"{name} is a {given} that is no array of numbers: {error}; {_remedy(value)}"
+        ) from None
 
 
-def _holds_text(value: Any) -> bool:
-    """Whether the first entry is a word."""
-    first = next(iter(np.asarray(value, dtype=object).flat), None)
-    return isinstance(first, str) and not first.replace(".", "", 1).lstrip("+-").isdigit()
+def _remedy(value: Any) -> str:
+    """How numbers are made of it."""
+    if hasattr(value, "columns"):
+        return "give numbers, which astype(float) makes of digits and pandas.get_dummies of other texts"
+    if _is_word(value[0] if isinstance(value, list | tuple | np.ndarray) and len(value) else None):
+        return "number its texts: np.unique(texts, return_inverse=True)[1]"
+    return "give a tensor, an array or a table of numbers, which astype(float) makes"
+
+
+def _is_word(entry: Any) -> bool:
+    """Whether it is a text and no number."""
+    if not isinstance(entry, str):
+        return False
+    try:
+        float(entry)
+    except ValueError:
+        return True
+    return False
 
 
 def _is_torchs(array: np.ndarray) -> bool:

@@ -103,7 +103,7 @@ def coverage_curve(pit: Numbers, levels: Numbers) -> Tensor:
 
 def crps_gaussian(mean: Numbers, std: Numbers, y: Numbers) -> Tensor:
     """CRPS of N(mean, std²) at every target: E|X - y| - E|X - X'| / 2; std may be 0."""
-    mean, y = _same_shape(mean, y)
+    mean, y = _same_shape(*_scalars_expanded(_numbers(mean), _numbers(y)))
     std = _spread(std, mean)
     return _mean_abs_normal(y - mean, std) - std / math.sqrt(math.pi)
 
@@ -171,8 +171,15 @@ def _same_shape(a: Numbers, b: Numbers) -> tuple[Tensor, Tensor]:
 
 def _draws(draws: Numbers, y: Numbers) -> tuple[Tensor, Tensor]:
     """Draws (S, ...) and targets (...), which must agree as predictions and targets must."""
-    draws = _numbers(draws)
-    return draws, _same_shape(draws[0], y)[1]
+    draws, y = _numbers(draws), _numbers(y)
+    if draws.ndim == 0 or not len(draws):
+        raise ValueError(f"draws have shape {tuple(draws.shape)}; give (S, ...), one draw at least")
+    return draws, _same_shape(draws[0], y.expand_as(draws[0]) if y.ndim == 0 else y)[1]
+
+
+def _scalars_expanded(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """A single number is that of all targets."""
+    return (a.expand_as(b) if a.ndim == 0 else a), (b.expand_as(a) if b.ndim == 0 else b)
 
 
 def _spread(std: Numbers, mean: Tensor) -> Tensor:

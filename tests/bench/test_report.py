@@ -86,16 +86,10 @@ def test_a_mean_far_outside_is_an_arrow_and_does_not_stretch_the_axis():
 
 
 def test_means_that_are_almost_equal_are_drawn_to_scale():
-    lines = [
-        each
-        for k, rmse in enumerate((0.5, 0.5, 0.5, 0.501))
-        for each in splits([rmse], [0.0], settings=str(k))
-    ]
-    left = _dots("foo", runs(lines)).figure.axes[0]
-    assert (
-        sorted(mark.get_xdata()[0] for mark in left.lines if mark.get_marker() not in ("None", ">"))[3]
-        == 0.501
-    )
+    lines = [line("foo", settings=f"{k}", metrics={"rmse": 0.501 if k == 4 else 0.5}) for k in range(5)]
+    (ax,) = _dots("foo", runs(lines)).figure.axes
+    drawn = [mark.get_xdata()[0] for mark in ax.lines if mark.get_marker() not in ("None", "<", ">")]
+    assert sorted(drawn) == [0.5, 0.5, 0.5, 0.5, 0.501]
 
 
 def test_the_picture_is_that_of_the_first_seed():
@@ -124,14 +118,14 @@ def test_the_operating_curve_counts_rows_below_every_edge():
 
 
 def test_reliability_pools_bins_by_their_cases():
-    a = {"confidence": [0.61, 0.92], "accuracy": [0.5, 0.9], "count": [1, 4]}
-    b = {"confidence": [0.34, 0.65], "accuracy": [0.2, 1.0], "count": [2, 3]}  # its bins: 5, 9
+    a = {"confidence": [0.61, 0.92, 1.0], "accuracy": [0.5, 0.9, 1.0], "count": [1, 4, 6]}
+    b = {"confidence": [0.34, 0.65], "accuracy": [0.2, 1.0], "count": [2, 3]}  # its bins: 6, 10
     found = runs([line(reliability=a), line(seed=1, reliability=b)])
     picture = figures.reliability(found)
     assert picture is not None
     drawn = picture.figure.axes[0].lines[-1]
-    assert drawn.get_xdata() == pytest.approx([0.34, 0.64, 0.92])
-    assert drawn.get_ydata() == pytest.approx([0.2, 0.875, 0.9])
+    assert drawn.get_xdata() == pytest.approx([0.34, 0.64, 0.92, 1.0])
+    assert drawn.get_ydata() == pytest.approx([0.2, 0.875, 0.9, 1.0])
 
 
 # -------------------------------------------------------------------------------------------------- the files
@@ -297,13 +291,25 @@ def test_a_broken_line_is_named_with_file_and_number(tmp_path, bad):
         ({"metrics": [0.7]}, '"metrics" must be an object'),
         ({"metrics": {"rmse": "0.7"}}, 'the values of "metrics" must be numbers or null'),
         ({"versions": "2.13"}, '"versions" must be an object'),
-        ({"curve": {"step": [1, 2], "test_nll": [0.3]}}, 'the values of "curve" must be lists of one length'),
-        ({"curve": {"step": 1}}, 'the values of "curve" must be lists of one length'),
+        ({"splits_there": "five"}, '"splits_there" must be a whole number or null'),
+        ({"other": ["mnist"]}, '"other" must be a text or null'),
+        ({"histogram": [1]}, '"histogram" must be an object or null'),
+        (
+            {"curve": {"step": [1, 2], "test_nll": [0.3]}},
+            '"curve" must hold step, lists of numbers of one length',
+        ),
+        ({"curve": {"step": 1}}, '"curve" must hold step, '),
+        ({"curve": {"test_nll": [0.3]}}, '"curve" must hold step, '),
+        ({"curve": {"step": ["one"]}}, '"curve" must hold step, '),
+        (
+            {"reliability": {"confidence": [0.9], "count": [1]}},
+            '"reliability" must hold confidence and accuracy',
+        ),
     ],
 )
 def test_what_cannot_be_averaged_or_drawn_is_named(tmp_path, change, message):
     store(tmp_path, [line(), line(split=1, seconds=None, steps=None), line(split=2) | change])
-    with pytest.raises(ResultsError, match=f"uci\\.jsonl, line 3: {message}; repair or remove that line"):
+    with pytest.raises(ResultsError, match=f"uci\\.jsonl, line 3: {message}.*; repair or remove that line"):
         read(tmp_path)
 
 

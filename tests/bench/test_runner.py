@@ -11,13 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from click.testing import CliRunner
 
 from bayeswise.bench import jobs, results, runner, watch
 from bayeswise.bench.jobs import Request
+from bayeswise.bench.tasks import TASKS
 from bayeswise.cli import main
 from bayeswise.methods import METHODS
+from bayeswise.methods.protocol import Info
 from bayeswise.saving import newest_checkpoint
+from bayeswise.training import Progress
 
 CHANGING = ("seconds", "date", "commit", "curve")  # what two equal runs may differ in
 
@@ -145,12 +149,24 @@ def test_a_killed_run_goes_on_and_gives_the_same_lines(data_dir, tmp_path):
 
 def test_a_line_says_with_what_it_was_trained_not_with_what_scored(data_dir, tmp_path, monkeypatch):
     given = request(data_dir, tmp_path)
-    monkeypatch.setattr(watch, "commit", lambda: "trained")
+    for module in (watch, jobs):
+        monkeypatch.setattr(module, "commit", lambda: "trained")
     runner.run(given, lambda _: None)
     (tmp_path / "uci.jsonl").unlink()
-    monkeypatch.setattr(watch, "commit", lambda: "scored")
+    for module in (watch, jobs):
+        monkeypatch.setattr(module, "commit", lambda: "scored")
     runner.run(given, lambda _: None)
-    assert {one["commit"] for one in results.read(tmp_path / "uci.jsonl")} == {"trained"}
+    lines = results.read(tmp_path / "uci.jsonl")
+    assert {(one["commit"], one["scored"]) for one in lines} == {("trained", "scored")}
+
+
+def test_a_line_says_nothing_of_a_training_that_did_not(data_dir, tmp_path):
+    (job,) = TASKS["uci"].jobs(request(data_dir, tmp_path))
+    (line, *_) = job.lines([{"metrics": {}}] * 3, watch.Watch(history=[(50.0, 9)]))
+    assert "threads" not in line and "commit" not in line and line["scored"] == watch.commit()
+    begun = watch.Watch(history=[(50.0, 9, {"threads": 64})])
+    begun(Progress(10, 10, Info(torch.zeros(())), lambda: pytest.fail("it looked")))
+    assert begun.environment == {"threads": 64} and begun.seconds >= 50
 
 
 @pytest.mark.parametrize("lost", ["split", "metrics"])
@@ -236,6 +252,17 @@ def test_json_is_one_line_for_each_data_set_and_method(data_dir, tmp_path):
     assert code == 0 and "30 steps" in err
     wanted = ["dataset", "method", "settings", "n_splits", "rmse", "rmse_se", "ll", "ll_se", "seconds"]
     assert [key for key in answer if key in wanted] == wanted
+
+
+def test_seconds_that_no_line_has_are_a_dash(data_dir, tmp_path):
+    words = ("run", "uci", "--dataset", "foo", "--settings", "default", "--steps", "3", "--method", "map")
+    words += ("--data-dir", str(data_dir), "--out", str(tmp_path))
+    assert bench(*words)[0] == 0
+    file = tmp_path / "uci.jsonl"
+    lines = [one | {"seconds": None} for one in results.read(file)]
+    file.write_text("".join(json.dumps(one) + "\n" for one in lines))
+    code, out, _ = bench(*words)
+    assert code == 0 and ["seconds", "–"] in [row.split() for row in out.splitlines()]
 
 
 def test_methods_run_one_after_another(data_dir, tmp_path):

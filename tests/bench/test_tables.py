@@ -72,6 +72,9 @@ def test_a_short_trial_does_not_enter_the_mean_of_the_whole_run(order: int):
     (newer, older) = (splits([7.0], [0.0]), splits([5.0], [0.0], **same))[::order]
     (last,) = summaries([*older, *newer])
     assert last["rmse"] == newer[0]["metrics"]["rmse"]  # of equal lengths the last
+    chose = {"configuration": {"kind": "BALI", "steps": None}}
+    (chosen,) = summaries([*splits([3.0], [0.0], steps=500, **chose), *splits([4.0], [0.0])][::order])
+    assert chosen["rmse"] == 3.0  # a length that was chosen is no trial's
 
 
 @pytest.mark.parametrize("order", [1, -1])
@@ -269,7 +272,12 @@ def test_a_shorter_run_is_no_reproduction_and_says_its_steps():
     row = dict(zip(tables.wide([run], "rmse").columns, tables.wide([run], "rmse").rows[0], strict=True))
     assert "✓" not in str.__str__(row["ours: BALI, paper"])
     assert "(2 of 20, 20 steps)" in str.__str__(row["ours: BALI, paper"])
-    assert not any(run.trial for run in runs([line(), *splits([0.6], [-0.5], steps=20, settings="single")]))
+    chose = {"kind": "BALI", "steps": None}
+    longer = [line(), line(steps=None), line(settings="single", steps=20, configuration=chose)]
+    assert not any(run.trial for run in runs(longer))
+    assert not any(run.trial for run in runs([line("mine", steps=20), line(steps=20, method="map")]))
+    (given,) = runs([line(settings="default", steps=20, configuration={"kind": "BALI", "steps": 20})])
+    assert given.trial and tables.reproduced(given, "rmse") is None
 
 
 def test_splits_of_a_data_set_of_ones_own_that_are_missing_are_counted():
@@ -291,7 +299,9 @@ def test_steps_and_seconds_are_printed_as_a_span_and_with_a_digit_below_ten():
     ]
     (run,) = runs(lines)
     assert [str.__str__(cell) for cell in tables.cost(run)] == ["3 of 20", "312 to 625", "9.4"]
-    assert str.__str__(tables.seconds_text(10.4)) == "10" and tables.seconds_text(None) is None
+    assert tables.in_seconds(10.4) == "10"
+    (untimed,) = runs([line(seconds=None)])
+    assert tables.cost(untimed)[2] is None
 
 
 def test_the_papers_cells_are_those_of_its_own_task():

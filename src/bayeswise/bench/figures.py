@@ -319,7 +319,7 @@ def _pooled(run: Run) -> tuple[Array, Array] | None:
         np.concatenate([np.asarray(bins[name], float) for bins in found])
         for name in ("confidence", "accuracy", "count")
     )
-    bins = np.ceil(BINS * confidence)  # bin k holds ((k - 1) / 15, k / 15]; empty ones are not stored
+    bins = np.ceil(BINS * confidence - 1e-9)  # bin k holds ((k - 1) / 15, k / 15]; empty ones are not stored
     full = [n for n in np.unique(bins) if count[bins == n].sum() > 0]
     x, y = (
         np.asarray([np.average(values[bins == n], weights=count[bins == n]) for n in full])

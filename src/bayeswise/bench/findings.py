@@ -6,12 +6,11 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from bayeswise import methods
 from bayeswise.bench import paper
 from bayeswise.bench.labels import DATASETS, dataset_name
 from bayeswise.bench.tables import Run, label, reproduction_counts
 from bayeswise.identity import configuration
-from bayeswise.methods import BALI as Layerwise
-from bayeswise.methods import METHODS, fresh
 from bayeswise.saving.files import canonical
 
 PAPER = "paper"
@@ -77,9 +76,9 @@ def _by_label(runs: Iterable[Run]) -> dict[str, list[str]]:
 def _is_outdated(run: Run) -> bool:
     """Whether some line was made with other defaults than those of today; not where steps were given."""
     name, settings = run.key
-    if settings not in ("default", "single") or name not in METHODS:
+    if settings not in ("default", "single") or name not in methods.METHODS:
         return False
-    today: Any = fresh(name) if settings == "default" else Layerwise(members=1)
+    today: Any = methods.fresh(name) if settings == "default" else methods.BALI(members=1)
     now = json.loads(canonical(configuration(today)))
     own = [line.get("configuration") or {} for line in run.lines]
     return any(one != now and _steps(one) == _steps(now) for one in own)

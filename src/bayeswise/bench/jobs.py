@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bayeswise.bench.models import mlp
 from bayeswise.bench.settings import Recipe
-from bayeswise.bench.watch import Watch
+from bayeswise.bench.watch import Watch, commit
 from bayeswise.fitting import fit
 from bayeswise.identity import configuration
 from bayeswise.posterior import Posterior
@@ -107,6 +107,8 @@ class Job:
     def lines(self, found: Sequence[dict[str, Any]], watch: Watch) -> list[dict[str, Any]]:
         """The result lines, one per split."""
         environment = {"seconds": round(watch.seconds, 1), "run": self.run} | watch.environment
+        if environment.get("commit") != (now := commit()):
+            environment["scored"] = now
         trained = {
             "n_splits": len(self.splits),
             "splits_there": self.splits_there,

@@ -32,7 +32,7 @@ def read(results: Path) -> Stored:
     left_out: Counter[str] = Counter()
     for file in sorted(results.glob("*.jsonl")):
         for line in files.read(file):
-            if "task" not in line:
+            if not files.is_of_a_run(line):
                 left_out[file.name] += 1
                 continue
             lines.append(line)

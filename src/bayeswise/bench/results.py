@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -77,9 +77,14 @@ def _parsed(file: Path) -> Iterator[Line]:
             raise ResultsError(f"{file}, line {number} is no JSON: {error}; remove that line") from None
         if not isinstance(value, dict):
             raise ResultsError(f"{file}, line {number} is no JSON object; remove that line")
-        if "task" in value:  # of `bench run`; other records have none
+        if is_of_a_run(value):
             _check(value, f"{file}, line {number}")
         yield value
+
+
+def is_of_a_run(record: Line) -> bool:
+    """Whether it is a line of `bench run` and no other record."""
+    return "task" in record and ("dataset" in record or "metrics" in record)
 
 
 def _check(line: Line, where: str) -> None:
@@ -89,28 +94,41 @@ def _check(line: Line, where: str) -> None:
         for key, (kinds, what) in FIELDS.items()
         if not isinstance(line.get(key), kinds)
     ]
-    if not wrong and not all(isinstance(value, NUMBER) for value in line["metrics"].values()):
+    if not wrong and not _are_numbers(line["metrics"].values()):
         wrong.append('the values of "metrics" must be numbers or null')
-    if not wrong and not _is_even(line.get("curve") or {}):
-        wrong.append('the values of "curve" must be lists of one length')
+    wrong += [
+        f'"{key}" must hold {" and ".join(parts)}, lists of numbers of one length'
+        for key, parts in LISTS.items()
+        if not wrong and line.get(key) is not None and not _are_lists(line[key], parts)
+    ]
     if wrong:
         raise ResultsError(f"{where}: {wrong[0]}; repair or remove that line")
 
 
-def _is_even(curve: dict[str, Any]) -> bool:
-    lists = [values for values in curve.values() if isinstance(values, list)]
-    return len(lists) == len(curve) and len({len(values) for values in lists}) < 2
+def _are_lists(lists: dict[str, Any], parts: Sequence[str]) -> bool:
+    """Whether the parts are there, and every one is a list of numbers as long as the others."""
+    whole = all(isinstance(values, list) and _are_numbers(values) for values in lists.values())
+    return whole and set(parts) <= set(lists) and len({len(values) for values in lists.values()}) == 1
+
+
+def _are_numbers(values: Iterable[Any]) -> bool:
+    return all(isinstance(value, NUMBER) for value in values)
 
 
 NOTHING = type(None)
 NUMBER = (int, float, NOTHING)  # null where it was not finite
+LISTS = {"curve": ("step",), "reliability": ("confidence", "accuracy", "count")}
 FIELDS: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("task", "dataset", "method", "settings"), ((str,), "a text")),
+    **dict.fromkeys(("other", "run"), ((str, NOTHING), "a text or null")),
     "split": ((int,), "a whole number"),
-    **dict.fromkeys(("n_splits", "seed", "steps"), ((int, NOTHING), "a whole number or null")),
+    **dict.fromkeys(
+        ("n_splits", "splits_there", "seed", "steps"), ((int, NOTHING), "a whole number or null")
+    ),
     "seconds": (NUMBER, "a number or null"),
     "metrics": ((dict,), "an object"),
     **dict.fromkeys(
-        ("configuration", "versions", "curve", "reliability", "picture"), ((dict, NOTHING), "an object")
+        ("configuration", "versions", "curve", "reliability", "picture", "roc", "histogram"),
+        ((dict, NOTHING), "an object or null"),
     ),
 }

@@ -2,9 +2,9 @@
 
 `paper` is what the paper prints, with our decisions where it leaves something open (docs/decisions.md):
 noise floor 0.01², the first layer as printed for tables, N_eff = 0.2 N on MNIST and FashionMNIST.
-`printed` takes the printed floor in regression and the printed N_eff on images. `reproduction` is the
-paper's with one change, chosen on validation rows (docs/reproduction.md says why): step size 0.5 in
-regression; on images, with the printed N_eff, the tables' σ_r² read as σ_r. `default` is the method
+`printed` takes the printed floor in regression and the printed N_eff on images. `reproduction` has one
+change, chosen on validation rows (docs/reproduction.md says why): step size 0.5 instead of `paper`'s in
+regression; on images the tables' σ_r² read as σ_r, with the printed N_eff. `default` is the method
 without arguments on the same network, `single` the same with one start where BALI would have several.
 """
 
@@ -28,7 +28,7 @@ from bayeswise.methods.schedules import Constant, Cosine, StepDecay
 from bayeswise.priors import FanIn, Isotropic
 
 BUDGET = {"diabetes": 3000, "mnist": 10_000, "fashion_mnist": 10_000}  # steps, instead of the paper's 30,000
-IMAGES_EFFECTIVE = {"mnist": 0.2, "fashion_mnist": 0.2}  # N_eff / N; the printed 1/50 does not reproduce
+IMAGES_EFFECTIVE = {"mnist": 0.2, "fashion_mnist": 0.2}  # N_eff / N; the printed 1/50 wants another prior
 REPRODUCTION_STEP = 0.5  # in regression
 AS_PRINTED = ("spambase", "magic", "diabetes")  # their first prior is not divided (docs/reproduction.md)
 BATCH = 1024  # rows of a step where the paper has no figure
@@ -122,7 +122,7 @@ def _printed(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likeli
 
 
 def _reproduction(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
-    """The paper's with the one change that validation rows prefer; none for tables of classes."""
+    """With the one change that validation rows prefer; none for tables of classes."""
     if method != "bali":
         raise ValueError(
             f"settings reproduction are BALI's; use --settings {_own(dataset, method)} for {method}"

@@ -42,7 +42,7 @@ def counting(lines: Sequence[Line]) -> list[Line]:
     """
     alike: dict[str, dict[tuple[Any, Any], Line]] = {}
     for line in lines:
-        about = [*(line.get(key) for key in ALIKE), _given_steps(line)]
+        about = [*(line.get(key) for key in ALIKE), given_steps(line)]
         kind = json.dumps(about, sort_keys=True, default=str)
         own = alike[kind] = alike.pop(kind, {})  # to the end: it is the last now
         place = line.get("seed"), line.get("split")
@@ -53,7 +53,7 @@ def counting(lines: Sequence[Line]) -> list[Line]:
 def _weight(alike: Mapping[Any, Line]) -> tuple[int, float]:
     """How many lines, and how long each trained; a length that was chosen is not a trial's."""
     lines = list(alike.values())
-    steps = _given_steps(lines[0]) if lines else 0
+    steps = given_steps(lines[0])
     return len(lines), math.inf if steps is None else steps
 
 
@@ -62,7 +62,7 @@ def _together(line: Line) -> int:
     return int(line.get("n_splits") or 1)
 
 
-def _given_steps(line: Line) -> int | None:
+def given_steps(line: Line) -> int | None:
     """How long a run was, where that was given and not chosen by the method."""
     chooses = "steps" in (own := line.get("configuration") or {}) and own["steps"] is None
     return None if chooses else line.get("steps")

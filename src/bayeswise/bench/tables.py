@@ -14,7 +14,7 @@ from typing import Any
 
 from bayeswise.bench import paper
 from bayeswise.bench.labels import Metric, dataset_name, dataset_rank, method_name, method_rank, metric
-from bayeswise.bench.summary import Line, by_group, counting, summary
+from bayeswise.bench.summary import Line, by_group, counting, given_steps, summary
 from bayeswise.report.html import Cell, Table
 
 NEAR, REPRODUCED, MISSED = "≈", "✓", "✗"
@@ -70,7 +70,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Run:
-    """The lines of one data set, method and settings that count, and how many newer ones do not."""
+    """The lines of one data set, method and settings that count, and how many behind them do not."""
 
     lines: tuple[Line, ...]
     summary: dict[str, Any]
@@ -105,10 +105,9 @@ class Run:
 
     @property
     def trial(self) -> bool:
-        """Whether it is BALI on a table of the paper, with the paper's settings but for fewer steps."""
-        given = self.key[0] == "bali" and self.key[1] not in ("default", "single")
-        steps = self.lines[0].get("steps")
-        return given and self.summary["task"] == "uci" and (steps or math.inf) < paper.steps(self.dataset)
+        """Whether it is BALI on a table of the paper, for fewer steps than the paper's by somebody's wish."""
+        steps = given_steps(self.lines[0]) or math.inf
+        return self.key[0] == "bali" and self.summary["task"] == "uci" and steps < paper.steps(self.dataset)
 
     @property
     def done(self) -> int:
@@ -260,16 +259,20 @@ def cost(run: Run) -> tuple[Cell, Cell, Cell]:
     """How many splits or seeds, how many steps, and the seconds of training."""
     steps = sorted({int(line["steps"]) for line in run.lines if line.get("steps") is not None})
     time = run.summary["seconds"]
-    return Marked.of(run.count), Marked.of(_span(steps)), seconds_text(time)
+    return (
+        Marked.of(run.count),
+        Marked.of(_span(steps)),
+        None if time is None else Marked.of(in_seconds(time)),
+    )
 
 
 def _span(steps: Sequence[int]) -> str:
     return " to ".join(f"{n:,}" for n in dict.fromkeys((*steps[:1], *steps[-1:])))
 
 
-def seconds_text(time: float | None) -> Cell:
+def in_seconds(time: float) -> str:
     """Whole seconds, a digit more below ten."""
-    return None if time is None else Marked.of(f"{time:,.1f}" if time < 10 else f"{time:,.0f}")
+    return f"{time:,.1f}" if time < 10 else f"{time:,.0f}"
 
 
 def metric_names(found: Iterable[Run]) -> list[str]:

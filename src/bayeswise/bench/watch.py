@@ -40,7 +40,8 @@ class Watch:
     def __call__(self, progress: Progress) -> None:
         """After a step."""
         seconds = self.seconds + time.perf_counter() - self._since
-        self.history[0] = (seconds, progress.total, self._here)
+        begun = self.environment if self.steps else self._here  # of the first part, where it was killed
+        self.history[0] = (seconds, progress.total, begun)
         if self.look is not None and progress.step in self.at:
             self.history.append((progress.step, round(self.seconds, 3), self.look(progress.posterior())))
         self._since = time.perf_counter()
@@ -57,8 +58,9 @@ class Watch:
 
     @property
     def environment(self) -> dict[str, Any]:
-        """Versions, commit, threads and day of the training, which may be long before its scores."""
-        return self.history[0][2] if len(self.history[0]) > 2 else self._here
+        """Versions, commit, threads and day when the training began; nothing where that is not known."""
+        own = self.history[0][2:]
+        return own[0] if own else {} if self.steps else self._here
 
     def curve(self) -> dict[str, list[float]]:
         """Steps, seconds and what was seen, one list each."""

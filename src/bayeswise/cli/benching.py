@@ -152,7 +152,9 @@ def _cell(mean: float | None, error: float | None) -> str:
 
 def _seconds(time: float | None) -> str:
     """A dash where no line says how long it took."""
-    return "–" if time is None else f"{time:.1f}" if time < 10 else f"{time:.0f}"
+    from bayeswise.bench.tables import in_seconds
+
+    return "–" if time is None else in_seconds(time)
 
 
 def _show_list(found: dict[str, Any]) -> None:

@@ -44,11 +44,13 @@ def classified(job: Job, posterior: Posterior) -> list[dict[str, Any]]:
     probs, log_prob, y = prediction.mean, prediction.log_prob(job.y_test), job.y_test
     if not job.batched:
         probs, log_prob, y = probs[None], log_prob[None], y[None]
-    members = zip(probs, log_prob, y, strict=True)
-    return [{"metrics": scores.classification(*one), "reliability": reliability(*one)} for one in members]
+    return [
+        {"metrics": scores.classification(p, log_p, labels), "reliability": calibration(p, labels)}
+        for p, log_p, labels in zip(probs, log_prob, y, strict=True)
+    ]
 
 
-def reliability(probs: Tensor, log_prob: Tensor, labels: Tensor) -> dict[str, list[float]]:
+def calibration(probs: Tensor, labels: Tensor) -> dict[str, list[float]]:
     """Mean confidence, accuracy and number of rows of every bin that has rows."""
     curve = metrics.calibration_curve(probs, labels)
     return {name: values.tolist() for name, values in curve._asdict().items()}
