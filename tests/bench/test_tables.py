@@ -389,6 +389,11 @@ def test_bali_is_judged_against_mc_dropout():
         f"{name}: lower ECE than MC dropout's on 2 of 2 data sets.",
         "On Telescope the two trained for different numbers of steps.",
     ]
+    lines.append(line("mnist", 0, {"acc": 0.982, "ece": 0.03}, **other))
+    assert list(findings.classification(runs(lines)))[2:4] == [
+        "BALI, reproduction: accuracy within 0.5 points of MC dropout's on 2 of 2 data sets.",
+        "BALI, reproduction: lower ECE than MC dropout's on 1 of 2 data sets.",
+    ]
     edge = both("mnist", (0.885, 0.01), (0.88, 0.02)) + both("magic", (0.8851, 0.01), (0.88, 0.02))
     assert "on 1 of 2 data sets and higher by more on 1." in next(findings.classification(runs(edge)))
 
