@@ -4,7 +4,7 @@
 noise floor 0.01², the first layer as printed for tables, N_eff = 0.2 N on MNIST and FashionMNIST.
 `printed` takes the printed floor in regression and the printed N_eff on images. `reproduction` has one
 change, chosen on validation rows (docs/reproduction.md says why): step size 0.5 instead of `paper`'s in
-regression; for classes the tables' σ_r² read as σ_r, with the printed N_eff. `default` is the method
+regression; on images the tables' σ_r² read as σ_r, with the printed N_eff. `default` is the method
 without arguments on the same network, `single` the same with one start where BALI would have several.
 """
 
@@ -122,19 +122,19 @@ def _printed(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likeli
 
 
 def _reproduction(dataset: Dataset, method: str, n: int) -> tuple[Method[Any], Likelihood]:
-    """With the one change that validation rows prefer."""
+    """With the one change that validation rows prefer; none for tables of classes."""
     if method != "bali":
         raise ValueError(
             f"settings reproduction are BALI's; use --settings {_own(dataset, method)} for {method}"
         )
-    base = _papers if dataset.kind == "regression" else _printed
-    chosen, likelihood = base(dataset, method, n)
+    chosen, likelihood = _papers(dataset, method, n)
     assert isinstance(chosen, BALI)
     if dataset.kind == "regression":
         return replace(chosen, step_size=REPRODUCTION_STEP), likelihood
-    variance = _paper()[dataset.name].variance ** 2
-    first = None if chosen.first_prior is None else Isotropic(variance)
-    return replace(chosen, prior=FanIn(variance), first_prior=first), likelihood
+    if dataset.name not in IMAGES_EFFECTIVE:
+        return chosen, likelihood
+    paper = _paper()[dataset.name]
+    return replace(chosen, effective=paper.effective, prior=FanIn(paper.variance**2)), likelihood
 
 
 SETTINGS: dict[str, Callable[[Dataset, str, int], tuple[Method[Any], Likelihood]]] = {
