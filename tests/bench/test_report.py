@@ -126,6 +126,7 @@ def test_reliability_pools_bins_by_their_cases():
     drawn = picture.figure.axes[0].lines[-1]
     assert drawn.get_xdata() == pytest.approx([0.34, 0.64, 0.92, 1.0])
     assert drawn.get_ydata() == pytest.approx([0.2, 0.875, 0.9, 1.0])
+    assert figures.reliability(runs([line(reliability=a), line(seed=1)])) is None  # older lines have none
 
 
 # -------------------------------------------------------------------------------------------------- the files

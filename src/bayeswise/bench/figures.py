@@ -313,7 +313,7 @@ def reliability(found: Sequence[Run]) -> Drawing | None:
 
 def _pooled(run: Run) -> tuple[Array, Array] | None:
     found = [line["reliability"] for line in run.lines if line.get("reliability")]
-    if not found:
+    if len(found) < len(run.lines):  # some seeds would speak for all
         return None
     confidence, accuracy, count = (
         np.concatenate([np.asarray(bins[name], float) for bins in found])

@@ -9,14 +9,8 @@ from typing import Any
 
 Line = Mapping[str, Any]
 
-ALIKE = (
-    "configuration",
-    "network",
-    "batch",
-    "train_rows",
-    "draws",
-    "data",
-)  # of lines that may be averaged, and their steps
+# What lines that may be averaged have in common, beside their steps.
+ALIKE = ("configuration", "network", "batch", "train_rows", "draws", "data")
 GROUP = ("task", "dataset", "other", "method", "settings")  # `other`: the data set that a task compares with
 
 
